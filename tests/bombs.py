@@ -233,20 +233,20 @@ def _page(size: int, body: bytes, values: int, encoding: int, kind: int = 0) -> 
     """A page: its header in Thrift's compact protocol, and what is in it."""
     head = b"".join(b"\x15" + _zigzag(number) for number in (kind, size, len(body)))
     details = b"\x15" + _zigzag(values) + b"\x15" + _zigzag(encoding)
-    more = b"\x2c" + details + (b"\x15" + _zigzag(3)) * 2 + b"\0" if kind == 0 else b"\x4c" + details + b"\0"
-    return head + more + b"\0" + body
+    page_header = b"\x2c" + details + (b"\x15" + _zigzag(3)) * 2 + b"\0" if kind == 0 else b"\x4c" + details + b"\0"
+    return head + page_header + b"\0" + body
 
 
 def parquet_with_pages(folder: Path, *pages: bytes) -> Path:
     """A table of 1,000 rows whose pages were exchanged for others; its footer still tells of the first ones."""
     from pyarrow import parquet
 
-    new = b"".join(pages)
-    path = _parquet(folder, ["x" * (len(new) // 1_000 + 1)] * 1_000, use_dictionary=False, compression="none")
+    replacement = b"".join(pages)
+    path = _parquet(folder, ["x" * (len(replacement) // 1_000 + 1)] * 1_000, use_dictionary=False, compression="none")
     chunk = parquet.ParquetFile(path).metadata.row_group(0).column(0)
     data = bytearray(path.read_bytes())
     start, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
-    data[start:end] = new.ljust(end - start, b"\0")
+    data[start:end] = replacement.ljust(end - start, b"\0")
     return written(path, data)
 
 
@@ -272,7 +272,7 @@ def parquet_of_a_dictionary_of_2_billion(folder: Path) -> Path:
 
 
 def folders_in_each_other(folder: Path) -> Path:
-    here = os.getcwd()
+    cwd = os.getcwd()
     top = folder / "top"
     top.mkdir()
     os.chdir(top)  # no path is as long as what there will be
@@ -282,7 +282,7 @@ def folders_in_each_other(folder: Path) -> Path:
             os.chdir("d")
         written(Path("x.txt"), b"text")
     finally:
-        os.chdir(here)
+        os.chdir(cwd)
     return top
 
 

@@ -60,9 +60,9 @@ class Page:
 
     def run(self, script: str) -> Any:
         """The value of an expression."""
-        told = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        response = self._call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in response, response
+        return response["result"].get("value")
 
     def wait(self, script: str) -> Any:
         """Until an expression is true; its value."""
@@ -71,12 +71,12 @@ class Page:
 
     def click(self, selector: str) -> None:
         """On the middle of an element, by the mouse."""
-        place = self.run(
+        position = self.run(
             f"(() => {{ const e = document.querySelector({selector!r}); e.scrollIntoView({{block: 'center'}});"
             " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
-            self._call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+            self._call("Input.dispatchMouseEvent", type=kind, x=position[0], y=position[1], button="left", clickCount=1)
 
     def key(self, name: str, modifiers: int = 0) -> None:
         """Press a key, such as Tab."""

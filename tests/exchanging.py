@@ -8,10 +8,10 @@ _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
 
 
-def exchange(one: str, other: str) -> None:
+def exchange(first: str, second: str) -> None:
     """Exchange what two paths name, in one step. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE):
+    if libc.renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 

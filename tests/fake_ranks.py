@@ -22,21 +22,21 @@ SENT = {"bytes": 0}
 _gather, _gather_one, _exchange = dist.all_gather, dist.all_gather_single, dist.all_to_all_single
 
 
-def gather_one(output, own, *rest, **more):
+def gather_one(output, own, *args, **kwargs):
     SENT["bytes"] += own.nbytes * (dist.get_world_size() - 1)
-    return _gather_one(output, own, *rest, **more)
+    return _gather_one(output, own, *args, **kwargs)
 
 
-def gather(output, own, *rest, **more):
+def gather(output, own, *args, **kwargs):
     SENT["bytes"] += own.nbytes * (dist.get_world_size() - 1)
-    return _gather(output, own, *rest, **more)
+    return _gather(output, own, *args, **kwargs)
 
 
-def exchange(output, given, output_sizes=None, sizes=None, **more):
+def exchange(output, input, output_sizes=None, sizes=None, **kwargs):
     n = dist.get_world_size()
-    SENT["bytes"] += given.nbytes - (given.nbytes // n if sizes is None else given.itemsize * sizes[0])
+    SENT["bytes"] += input.nbytes - (input.nbytes // n if sizes is None else input.itemsize * sizes[0])
     output.zero_()
-    return _exchange(output, given, output_sizes, sizes, **more)
+    return _exchange(output, input, output_sizes, sizes, **kwargs)
 
 
 if __name__ == "__main__":
@@ -49,7 +49,7 @@ if __name__ == "__main__":
     SENT["bytes"] = 0
     rows = config.train.batch_size // size
     tokens = torch.zeros(rows, config.model.context_length, dtype=torch.int64)
-    batches = [(part, part) for part in tokens.split(config.train.sequences_per_forward)]
+    batches = [(micro_batch, micro_batch) for micro_batch in tokens.split(config.train.sequences_per_forward)]
     train_step(state, batches, config, 0, 1.0, runtime)
     optimizer = [t for key, t in state.optimizer.state_tensors().items() if "/" in key and not t.is_meta]
     print(

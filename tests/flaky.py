@@ -96,13 +96,13 @@ def main(arguments: list[str]) -> int:
             begun = time.monotonic()
             runs[seed] = run_tests(options.tests, seed)
             counts = Counter(case.outcome for case in runs[seed].values())
-            told = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
-            print(f"--shuffle {seed}: {told or 'no tests'} in {time.monotonic() - begun:.0f} s", flush=True)
+            summary = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
+            print(f"--shuffle {seed}: {summary or 'no tests'} in {time.monotonic() - begun:.0f} s", flush=True)
     outcomes: dict[str, set[str]] = defaultdict(set)
     for name in {name for cases in runs.values() for name in cases}:
         outcomes[name] = {cases[name].outcome if name in cases else "not run" for cases in runs.values()}
-    changed = sorted(name for name, seen in outcomes.items() if len(seen) > 1)
-    failing = sorted(name for name, seen in outcomes.items() if len(seen) == 1 and not seen.isdisjoint(FAILED))
+    changed = sorted(name for name, results in outcomes.items() if len(results) > 1)
+    failing = sorted(name for name, results in outcomes.items() if len(results) == 1 and not results.isdisjoint(FAILED))
     print(f"{len(changed):,} of {len(outcomes):,} tests changed their outcome, {len(failing):,} fail always")
     for name in changed + failing:
         print(describe(name, runs))

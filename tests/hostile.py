@@ -74,8 +74,8 @@ def mutated_text(dice: random.Random, text: str) -> str:
     for _ in range(dice.choice([1, 1, 1, 2, 4, 8])):
         start, end = sorted(dice.randint(0, len(text)) for _ in range(2))
         end = min(end, start + dice.randint(0, 60))
-        piece = dice.choice(PIECES) * dice.choice([1, 1, 1, 30])
-        kinds = [text[:start] + piece + text[start:], text[:start] + text[end:], text[:end] + text[start:]]
+        insertion = dice.choice(PIECES) * dice.choice([1, 1, 1, 30])
+        kinds = [text[:start] + insertion + text[start:], text[:start] + text[end:], text[:end] + text[start:]]
         text = dice.choice([*kinds, text[end:] + text[start:end] + text[:start]])
     return text
 

@@ -31,16 +31,16 @@ TRAIN = ["train", "--config", "config.yaml"]
 FLUSHES_OF_A_SAVE = 8  # 6 files, the directory, its parent
 
 
-def stop_at_flush(number: int, said: int) -> None:
+def stop_at_flush(number: int, pipe: int) -> None:
     """From now on, in this process: say so and wait for the end when flush `number` (from 0) of saves is reached."""
-    flush, seen = os.fsync, 0
+    flush, flushes = os.fsync, 0
 
     def fsync(descriptor: int) -> None:
-        nonlocal seen
-        if seen == number:
-            os.write(said, b"!")
+        nonlocal flushes
+        if flushes == number:
+            os.write(pipe, b"!")
             signal.pause()
-        seen += 1
+        flushes += 1
         flush(descriptor)
 
     save = loop.checkpoint.save
@@ -62,9 +62,9 @@ def start(
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reader)
-        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
         if prepare is not None:
             prepare(writer)
         os._exit(main(arguments))

@@ -20,12 +20,12 @@ from gpt_cli.cli.main import main
 
 def run(command: list[str], seconds: int) -> dict[str, Any]:
     """The outcome of one command."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         process = os.fork()
         if process == 0:
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            os.dup2(said.fileno(), sys.stderr.fileno())
+            os.dup2(stderr.fileno(), sys.stderr.fileno())
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 99
             try:
@@ -34,10 +34,10 @@ def run(command: list[str], seconds: int) -> dict[str, Any]:
                 sys.stderr.flush()
                 os._exit(code)
         _, status, used = os.wait4(process, 0)
-        said.seek(0)
+        stderr.seek(0)
         return {
             "rc": os.waitstatus_to_exitcode(status),
-            "stderr": said.read().decode(),
+            "stderr": stderr.read().decode(),
             "peak": used.ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3),
             "cpu": used.ru_utime + used.ru_stime,
         }

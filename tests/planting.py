@@ -25,9 +25,9 @@ def with_fault(original: Kernel, folder: Path, file: str, old: str, new: str) ->
     return replace(original, sources=sources, options=(*original.options, "-O0"))  # compiled in no time
 
 
-def compiled(made: Kernel) -> bytes:
-    """The library of `made`, as the cache would hold it."""
-    return compiler.compile_library(Compiler.find(), made.sources, (*compiler.flags(), *made.options))
+def compiled(faulty: Kernel) -> bytes:
+    """The library of `faulty`, as the cache would hold it."""
+    return compiler.compile_library(Compiler.find(), faulty.sources, (*compiler.flags(), *faulty.options))
 
 
 def plant(original: Kernel, library: bytes) -> None:

@@ -287,11 +287,11 @@ def written(page: str, measured: dict[str, Figures]) -> str:
     for where, title in TITLES.items():
         start = page.index(title)
         end = (re.compile(r"\n#+ ").search(page, start + 1) or re.compile(r"\Z").search(page)).start()  # type: ignore[union-attr]
-        old = {line.split(" | ")[0].removeprefix("| "): line for line in page[start:end].splitlines(keepends=True)}
+        old_rows = {line.split(" | ")[0].removeprefix("| "): line for line in page[start:end].splitlines(keepends=True)}
         rows = [
             measured[promise.promise].row(promise)
             if promise.promise in measured
-            else old.get(promise.promise) or Figures().row(promise)
+            else old_rows.get(promise.promise) or Figures().row(promise)
             for promise in PROMISES
             if promise.where == where
         ]

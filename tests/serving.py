@@ -32,11 +32,11 @@ def make_run(
     path: Path, tokenizer: Tokenizer | None = None, seed: int = 0, data: dict[str, Any] | None = None, **sample: Any
 ) -> Path:
     """A run with an untrained model, as if it had learned from `data`."""
-    known = tokenizer or ByteTokenizer()
+    vocabulary = tokenizer or ByteTokenizer()
     defaults = SampleConfig(**{"max_new_tokens": 24, "temperature": 1.0, **sample})
     config = Config(model=SHAPE, sample=defaults, data=DataConfig(**data or {}), run_dir=str(path))
     torch.manual_seed(seed)
-    create_imported_run(config, known, GPT(SHAPE, known.vocab_size).state_dict(), "nowhere")
+    create_imported_run(config, vocabulary, GPT(SHAPE, vocabulary.vocab_size).state_dict(), "nowhere")
     return path
 
 
@@ -58,13 +58,13 @@ class Client:
     def held(self) -> Iterator[None]:
         """Nothing is generated until the block is left."""
         holding, release = threading.Event(), threading.Event()
-        done = self.scheduler.call(lambda: (holding.set(), release.wait()))
+        future = self.scheduler.call(lambda: (holding.set(), release.wait()))
         assert holding.wait(HANG)
         try:
             yield
         finally:
             release.set()
-            done.result(HANG)
+            future.result(HANG)
 
     @property
     def url(self) -> str:

@@ -27,7 +27,7 @@ from gpt_cli.training import loop
 from gpt_cli.training.device_tokens import DeviceTokens
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-PLACES: dict[str, tuple[Any, str]] = {
+PHASES: dict[str, tuple[Any, str]] = {
     "evaluation": (DeviceTokens, "span"),
     "sample": (loop, "sample_text"),
     "save": (os, "fsync"),
@@ -35,16 +35,16 @@ PLACES: dict[str, tuple[Any, str]] = {
 }
 
 
-def signal_inside(place: str, call: int, number: int, times: int, said: int) -> None:
-    """From now on, in this process: raise signal `number` so many `times` in call `call` (from 0) of that place."""
-    module, name = PLACES[place]
-    original, seen = getattr(module, name), 0
+def signal_inside(phase: str, call: int, number: int, times: int, pipe: int) -> None:
+    """From now on, in this process: raise signal `number` so many `times` in call `call` (from 0) of that phase."""
+    module, name = PHASES[phase]
+    original, n_calls = getattr(module, name), 0
 
     def signalled(*arguments: Any, **named: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == call + 1:
-            os.write(said, b"!")
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == call + 1:
+            os.write(pipe, b"!")
             for _ in range(times):
                 signal.raise_signal(number)
         return original(*arguments, **named)
@@ -60,14 +60,14 @@ def signal_and_resume(signals: int, seed: int) -> dict[str, int]:
         number = dice.choice(ASKING)
         arguments = [*TRAIN, "run_dir=signalled", "train.steps=1000000"]
         if count % 2:
-            place = list(PLACES)[count // 2 % len(PLACES)]
-            times = 2 if count // 8 % 4 == 3 - count // 2 % 4 else 1  # a quarter, each place in its turn
-            call = dice.randrange(2 * FLUSHES_OF_A_SAVE if place == "save" else 3)
-            leaves = times == 2 and place == "step"  # at once, and at its first step: before it could save anything
+            phase = list(PHASES)[count // 2 % len(PHASES)]
+            times = 2 if count // 8 % 4 == 3 - count // 2 % 4 else 1  # a quarter, each phase in its turn
+            call = dice.randrange(2 * FLUSHES_OF_A_SAVE if phase == "save" else 3)
+            leaves = times == 2 and phase == "step"  # at once, and at its first step: before it could save anything
             saved = list_checkpoints(Path("signalled"))
-            child, pipe = start(arguments, partial(signal_inside, place, 0 if leaves else call, number, times))
+            child, pipe = start(arguments, partial(signal_inside, phase, 0 if leaves else call, number, times))
             assert os.read(pipe, 1) == b"!", "the trainer ended by itself"
-            in_save += place == "save"
+            in_save += phase == "save"
             twice += times - 1
         else:
             leaves = False

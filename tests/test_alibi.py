@@ -49,8 +49,8 @@ def test_torch_trains_it_and_samples_it_past_the_context(run: Path, capsys: pyte
 def test_what_does_not_know_it_refuses_it_by_name(
     run: Path, tmp_path: Path, arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = {"RUN": run, "OUT": tmp_path / "out", "CONFIG": config(tmp_path), "TEXT": run.parent / "text.txt"}
-    for name, path in places.items():
+    paths = {"RUN": run, "OUT": tmp_path / "out", "CONFIG": config(tmp_path), "TEXT": run.parent / "text.txt"}
+    for name, path in paths.items():
         arguments = [argument.replace(name, str(path)) for argument in arguments]
     assert main(arguments) in (1, 2)
     assert named in capsys.readouterr().err

@@ -50,13 +50,13 @@ def test_iterating_streams_the_text_that_str_gives_as_a_whole(checkpoint: Path) 
     run = gpt_cli.load(checkpoint, device="cpu", engine="torch")
     assert len(list(run.generate("abc ", seed=1))) == 30  # a piece for each token
     run = gpt_cli.load(checkpoint, device="cpu")
-    pieces = list(run.generate("abc ", seed=1))
-    assert len(pieces[0]) == 1  # at once; then what is written in some 10 ms
-    assert len(pieces) > 1
-    whole = run.generate("abc ", seed=1)
-    assert str(whole) == whole.text() == "".join(pieces)
-    assert whole.tokens == run.tokenizer.encode("".join(pieces)).tolist()
-    assert whole.finish_reason == "length"
+    chunks = list(run.generate("abc ", seed=1))
+    assert len(chunks[0]) == 1  # at once; then what is written in some 10 ms
+    assert len(chunks) > 1
+    generation = run.generate("abc ", seed=1)
+    assert str(generation) == generation.text() == "".join(chunks)
+    assert generation.tokens == run.tokenizer.encode("".join(chunks)).tolist()
+    assert generation.finish_reason == "length"
 
 
 def test_options_are_those_of_sampling_and_the_rest_comes_from_the_config(checkpoint: Path) -> None:
@@ -99,16 +99,16 @@ def test_wrong_requests_raise_what_the_command_line_would_report(checkpoint: Pat
 
 def test_a_damaged_checkpoint_is_warned_about_and_passed_over(checkpoint: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    good = run_dir / "checkpoints" / checkpoint.name
-    shutil.copytree(checkpoint, good)
-    damaged = good.with_name("step-00000002")
+    intact = run_dir / "checkpoints" / checkpoint.name
+    shutil.copytree(checkpoint, intact)
+    damaged = intact.with_name("step-00000002")
     shutil.copytree(checkpoint, damaged)
     (damaged / "model.safetensors").write_bytes(b"\0" * 100)
     (run_dir / "run.json").write_text("{}")
     with pytest.warns(UserWarning, match="step-00000002"):
         run = gpt_cli.load(run_dir)
     weights = torch.nn.utils.parameters_to_vector(run.model.parameters())
-    expected = torch.nn.utils.parameters_to_vector(gpt_cli.load(good).model.parameters())
+    expected = torch.nn.utils.parameters_to_vector(gpt_cli.load(intact).model.parameters())
     assert torch.equal(weights, expected)
 
 

@@ -40,11 +40,11 @@ def test_the_reference_is_softmax_attention_over_the_visible_keys_one_query_at_a
     for b in range(2):
         for h in range(4):
             for t in range(3):
-                seen = range(5 - 3 + t + 1)
+                visible = range(5 - 3 + t + 1)
                 slope = 0.0 if slopes is None else float(slopes[h])
-                scores = [q[b, h, t] @ k[b, h, s] / math.sqrt(8) - slope * (5 - 3 + t - s) for s in seen]
+                scores = [q[b, h, t] @ k[b, h, s] / math.sqrt(8) - slope * (5 - 3 + t - s) for s in visible]
                 weights = torch.stack(scores).exp()
-                expected[b, h, t] = sum(w * v[b, h, s] for w, s in zip(weights / weights.sum(), seen, strict=True))
+                expected[b, h, t] = sum(w * v[b, h, s] for w, s in zip(weights / weights.sum(), visible, strict=True))
     torch.testing.assert_close(reference_attention(q, k, v, slopes=slopes), expected)
 
 

@@ -142,9 +142,9 @@ def test_each_way_out_of_a_batch_that_devices_do_not_fill_leads_out(batch_size, 
         config_of(keys.get("batch_size", batch_size), keys.get("micro_batch_size", micro)),
     )
     refuse_batch(followed, micro_batch_size(followed, world), world)
-    for fewer in map(int, re.findall(r"--devices (\d+)", refused[1])):
-        assert fewer < devices
-        refuse_batch(config, micro_batch_size(config, World(0, fewer)), World(0, fewer))
+    for proposed in map(int, re.findall(r"--devices (\d+)", refused[1])):
+        assert proposed < devices
+        refuse_batch(config, micro_batch_size(config, World(0, proposed)), World(0, proposed))
 
 
 def config_of(batch_size: int, micro: int | None) -> Config:

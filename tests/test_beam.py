@@ -31,11 +31,11 @@ def log_probs(model: GPT, prompt: Sequence[int], tokens: Sequence[int]) -> list[
     return result
 
 
-def reference_search(model: GPT, prompt: list[int], width: int, most: int, penalty: float) -> list[tuple[int, ...]]:
+def reference_search(model: GPT, prompt: list[int], width: int, limit: int, penalty: float) -> list[tuple[int, ...]]:
     """The definition, written out; it never stops early, which must not change the result."""
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     complete: list[tuple[tuple[int, ...], float]] = []
-    for _ in range(most):
+    for _ in range(limit):
         candidates = [
             ((*tokens, token), total + log_prob)
             for tokens, total in live
@@ -65,23 +65,23 @@ def test_it_finds_what_the_uncached_definition_finds_past_the_context_too(positi
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
 def test_wide_enough_it_is_the_best_of_all_texts(penalty: float) -> None:
     model = make_model(V)
-    prompt, most = [1, 2], 4
+    prompt, limit = [1, 2], 4
 
     def score(tokens: tuple[int, ...]) -> float:
         total = sum(log_probs(model, prompt, tokens[:i])[token] for i, token in enumerate(tokens))
         return total / len(tokens) ** penalty
 
-    every = [
+    candidates = [
         tokens
-        for n in range(1, most + 1)
+        for n in range(1, limit + 1)
         for tokens in product(range(V), repeat=n)
-        if END not in tokens[:-1] and (n == most or tokens[-1] == END)
+        if END not in tokens[:-1] and (n == limit or tokens[-1] == END)
     ]
-    best = sorted(every, key=lambda tokens: -score(tokens))[:10]
-    sampling = SamplingParams(beams=V**most, length_penalty=penalty, max_new_tokens=most)
+    best = sorted(candidates, key=lambda tokens: -score(tokens))[:10]
+    sampling = SamplingParams(beams=V**limit, length_penalty=penalty, max_new_tokens=limit)
     actual = beam_search(model, prompt, sampling, (), ends)
     assert [text.tokens for text in actual[:10]] == best
-    assert len(actual) == len(every)
+    assert len(actual) == len(candidates)
     for text in actual[:10]:
         assert text.score(penalty) == pytest.approx(score(text.tokens), abs=1e-4)
         assert text.log_probs == pytest.approx(
@@ -91,10 +91,10 @@ def test_wide_enough_it_is_the_best_of_all_texts(penalty: float) -> None:
 
 def test_one_beam_is_greedy() -> None:
     sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams(max_new_tokens=30))
-    one = sampler.generate("ab", beams=1, log_probs=True)
+    beam = sampler.generate("ab", beams=1, log_probs=True)
     greedy = sampler.generate("ab", temperature=0.0, log_probs=True)
-    assert one.text() == greedy.text()
-    assert one.log_probs == pytest.approx(greedy.log_probs, abs=1e-4)
+    assert beam.text() == greedy.text()
+    assert beam.log_probs == pytest.approx(greedy.log_probs, abs=1e-4)
 
 
 def test_rules_go_with_the_beams() -> None:
@@ -103,16 +103,16 @@ def test_rules_go_with_the_beams() -> None:
     rules = (RepetitionPenalty(1.5, [[1]], V, torch.device("cpu")), NoRepeatNgram(2, [[1]]))
     sampling = SamplingParams(beams=6, max_new_tokens=5)  # too short to run out of pairs
     for text in beam_search(model, [1], sampling, rules, lambda tokens: False):
-        whole = (1, *text.tokens)
-        pairs = list(pairwise(whole))
+        sequence = (1, *text.tokens)
+        pairs = list(pairwise(sequence))
         assert len(pairs) == len(set(pairs))
         history, total = [1], 0.0
         for token in text.tokens:
             logits = torch.tensor(log_logits(model, history))
-            seen = torch.tensor(sorted(set(history)))
-            logits[seen] = torch.where(logits[seen] > 0, logits[seen] / 1.5, logits[seen] * 1.5)
-            held = set(pairwise(history))
-            logits[[t for t in range(V) if (history[-1], t) in held]] = -math.inf
+            used = torch.tensor(sorted(set(history)))
+            logits[used] = torch.where(logits[used] > 0, logits[used] / 1.5, logits[used] * 1.5)
+            bigrams = set(pairwise(history))
+            logits[[t for t in range(V) if (history[-1], t) in bigrams]] = -math.inf
             total += float(logits.log_softmax(-1)[token])
             history.append(token)
         assert text.total == pytest.approx(total, abs=1e-3)

@@ -65,20 +65,20 @@ def test_the_figures_follow_from_each_other(engine):
 
 def test_steps_are_counted_whole_and_a_device_is_waited_for_at_the_ends_of_spans_alone(monkeypatch):
     config = parse_config(TINY, "tiny.yaml", ["train.micro_batch_size=2", "runtime.engine=torch"])
-    seen, waited = [], []
+    batch_sizes, waited = [], []
     with OperationClock(monkeypatch, lambda *_: 0) as clock:
 
         def train_step(state, micro_batches, *_):
-            seen.append(len(micro_batches))
-            clock.pass_(0.5 if len(seen) == 1 else 1 / 128)
+            batch_sizes.append(len(micro_batches))
+            clock.pass_(0.5 if len(batch_sizes) == 1 else 1 / 128)
 
         monkeypatch.setattr(timing, "train_step", train_step)
-        monkeypatch.setattr(timing, "synchronize", lambda _: waited.append(len(seen)))
+        monkeypatch.setattr(timing, "synchronize", lambda _: waited.append(len(batch_sizes)))
         monkeypatch.setattr(measure, "profile_step", lambda *_: {"batch": 1.0})
         monkeypatch.setattr(measure, "peak_matmul_flops", lambda *_: 1e9)
         figures = bench(config, print, seconds=1.0)
-    assert set(seen) == {2}
-    assert figures.steps == len(seen) - 3 == 120
+    assert set(batch_sizes) == {2}
+    assert figures.steps == len(batch_sizes) - 3 == 120
     assert figures.first_step_seconds == 0.5
     assert figures.tokens_per_second == 64 * 128
     assert sorted(set(waited)) == [0, 1, 3, *range(15, 124, 12)]
@@ -156,19 +156,19 @@ def test_the_slow_part_is_the_one_that_shows(monkeypatch):
 def test_the_ceiling_is_the_rate_of_the_fastest_product_of_the_best_size(monkeypatch):
     rates = {8: 1e9, 16: 3e9, 32: 2e9}
     monkeypatch.setattr(peak_flops, "_SIZES", {"cpu": tuple(rates)})
-    seen = []
+    sizes = []
 
     def seconds(operation, arguments):
         if operation is not torch.ops.aten.mm.default:
             return 0.0
         (size, _) = arguments[0].shape
-        seen.append(size)
-        return 2 * size**3 / rates[size] * (1.5 if seen.count(size) < 7 else 1.0)  # the first are slower
+        sizes.append(size)
+        return 2 * size**3 / rates[size] * (1.5 if sizes.count(size) < 7 else 1.0)  # the first are slower
 
     with OperationClock(monkeypatch, seconds):
         best = peak_matmul_flops(CPU, seconds=1e-3)
     assert best == pytest.approx(3e9)
-    assert set(seen) == set(rates)
+    assert set(sizes) == set(rates)
 
 
 def test_it_speaks_json_and_needs_no_text_where_the_vocabulary_is_known(tmp_path, capsys):

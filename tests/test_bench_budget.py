@@ -21,11 +21,11 @@ def test_a_neighbour_changes_one_thing_and_holds_the_rest(shape, dropout):
     config = chosen(shape, dropout)
     actual = neighbours(config)
     for name, values in actual.items():
-        other = with_values(config, values)
-        changed = {key for key in (*HELD, *RATES) if get_key(other, key) != get_key(config, key)}
+        neighbour = with_values(config, values)
+        changed = {key for key in (*HELD, *RATES) if get_key(neighbour, key) != get_key(config, key)}
         if name.startswith("model: "):
             assert changed <= set(SHAPE)
-            assert abs(RUNGS.index(tuple(get_key(other, key) for key in SHAPE)) - RUNGS.index(shape)) == 1
+            assert abs(RUNGS.index(tuple(get_key(neighbour, key) for key in SHAPE)) - RUNGS.index(shape)) == 1
         else:
             assert changed == {name.partition("=")[0]}
         assert set(HELD) <= values.keys()  # what a budget would choose anew is written down

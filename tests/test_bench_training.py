@@ -14,11 +14,11 @@ from gpt_cli.runtime.cpu_level import LEVELS, VARIABLE
 def test_each_level_has_a_row_and_both_sides_are_restricted_to_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    asked: list[tuple[str | None, str | None, bool]] = []
+    calls: list[tuple[str | None, str | None, bool]] = []
 
     def printed(command: list[str], _: str) -> tuple[dict[str, Any], float]:
         is_ours = "gpt_cli" in command
-        asked.append((os.environ.get(VARIABLE), os.environ.get("ATEN_CPU_CAPABILITY"), is_ours))
+        calls.append((os.environ.get(VARIABLE), os.environ.get("ATEN_CPU_CAPABILITY"), is_ours))
         figures = {
             "seconds": 80.0,
             "val_loss": 1.8,
@@ -40,8 +40,8 @@ def test_each_level_has_a_row_and_both_sides_are_restricted_to_it(
     assert end.value.code == 1  # 8.0 times sooner, where AVX512-BF16 is to be 10 times
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert [row[:3] for row in rows] == [["x86-64-v3", "8.0", "6"], ["x86-64-v4", "8.0", "6"], ["native", "8.0", "10"]]
-    each = [(level.name, level.libraries["ATEN_CPU_CAPABILITY"]) for level in LEVELS.values()] + [("native", None)]
-    assert {one[:2] for one in asked} == set(each)
-    assert all((*one, side) in asked for one in each for side in (False, True))
+    settings = [(level.name, level.libraries["ATEN_CPU_CAPABILITY"]) for level in LEVELS.values()] + [("native", None)]
+    assert {setting[:2] for setting in calls} == set(settings)
+    assert all((*setting, side) in calls for setting in settings for side in (False, True))
     assert dict(os.environ) == before
     assert (tmp_path / "bench" / "out" / "training.json").is_file()

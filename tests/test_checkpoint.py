@@ -189,16 +189,16 @@ def test_a_damaged_step_is_replaced_when_training_gets_there_again(tmp_path: Pat
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("which", ["weight", "optimizer state"])
 def test_tensors_that_are_not_finite_are_never_saved_and_the_first_is_named(
-    tmp_path: Path, bad: float, which: str
+    tmp_path: Path, value: float, which: str
 ) -> None:
     save(tmp_path, 3)
     model, optimizer = weights(4), moments(4)
     tensors = model if which == "weight" else optimizer
     name = list(tensors)[1]
-    tensors[name] = torch.full_like(tensors[name], bad)
+    tensors[name] = torch.full_like(tensors[name], value)
     with pytest.raises(UserError, match=f"step 4: {which} {name} has .* not finite"):
         checkpoint.save(tmp_path, 4, model, optimizer, {}, CONFIG, TOKENIZER)
     assert newest(tmp_path) == 3

@@ -250,9 +250,9 @@ def test_labels_come_from_records_tables_and_the_names_of_folders(tmp_path):
     (tmp_path / "b.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "c.parquet")
     for i, row in enumerate(rows):
-        place = tmp_path / "texts" / str(row["label"])
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{i:02}.txt").write_text(str(row["text"]))
+        folder = tmp_path / "texts" / str(row["label"])
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{i:02}.txt").write_text(str(row["text"]))
     expected = sorted((row["text"], row["label"]) for row in rows)
     for name in ("a.jsonl", "b.csv", "c.parquet", "texts"):
         actual = list(read_labelled(str(tmp_path / name), config_of(tmp_path).data, print))
@@ -374,12 +374,12 @@ def test_too_long_texts_are_cut_and_told_or_left_out_as_asked(texts):
     assert "left out" in notes[1]
 
 
-@pytest.mark.parametrize("more", [(), ("model.causal=false", "model.dropout=0.2", "model.attention_dropout=0.1")])
+@pytest.mark.parametrize("overrides", [(), ("model.causal=false", "model.dropout=0.2", "model.attention_dropout=0.1")])
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted_and_its_checkpoints_have_the_labels(
-    texts, tmp_path, more
+    texts, tmp_path, overrides
 ):
     base = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={texts}", *TINY_RUN]
-    keys = [*base, "checkpoint.every=4", "eval.every=4", "checkpoint.keep=9", "task.class_weights=balanced", *more]
+    keys = [*base, "checkpoint.every=4", "eval.every=4", "checkpoint.keep=9", "task.class_weights=balanced", *overrides]
     (tmp_path / "c.yaml").write_text("seed: 3\n")
     assert main([*keys, f"run_dir={tmp_path / 'whole'}", "train.steps=8"]) == 0
     shutil.copytree(tmp_path / "whole", tmp_path / "parts")
@@ -397,14 +397,14 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted_and_its_chec
 @pytest.fixture(scope="module")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
     """A run of 60 steps, its texts, and what `gpt train` printed."""
-    place = tmp_path_factory.mktemp("trained")
-    path = write(place / "texts.jsonl", rows_of())
-    (place / "c.yaml").write_text("seed: 3\n")
-    keys = ["task.kind=classes", f"data.source={path}", *TINY_RUN, f"run_dir={place / 'run'}", "train.steps=60"]
+    directory = tmp_path_factory.mktemp("trained")
+    path = write(directory / "texts.jsonl", rows_of())
+    (directory / "c.yaml").write_text("seed: 3\n")
+    keys = ["task.kind=classes", f"data.source={path}", *TINY_RUN, f"run_dir={directory / 'run'}", "train.steps=60"]
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
-        assert main(["train", "--config", str(place / "c.yaml"), *keys, "data.test_fraction=0.1"]) == 0
-    return str(place / "run"), str(path), err.getvalue()
+        assert main(["train", "--config", str(directory / "c.yaml"), *keys, "data.test_fraction=0.1"]) == 0
+    return str(directory / "run"), str(path), err.getvalue()
 
 
 def test_training_learns_what_words_tell_and_says_so(trained_run):
@@ -560,23 +560,23 @@ def test_the_bag_of_words_is_at_the_minimum_of_its_loss_and_does_not_see_order()
 @pytest.fixture(scope="module")
 def language_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A run that predicts the tokens of the same texts, and these."""
-    place = tmp_path_factory.mktemp("language")
-    path = write(place / "texts.jsonl", rows_of())
-    (place / "c.yaml").write_text("seed: 3\n")
-    keys = [f"data.source={path}", *TINY_RUN, f"run_dir={place / 'run'}", "train.steps=2", "sample.every=null"]
-    assert main(["train", "--config", str(place / "c.yaml"), *keys, "model.zero_init=false"]) == 0
-    return str(place / "run"), str(path)
+    directory = tmp_path_factory.mktemp("language")
+    path = write(directory / "texts.jsonl", rows_of())
+    (directory / "c.yaml").write_text("seed: 3\n")
+    keys = [f"data.source={path}", *TINY_RUN, f"run_dir={directory / 'run'}", "train.steps=2", "sample.every=null"]
+    assert main(["train", "--config", str(directory / "c.yaml"), *keys, "model.zero_init=false"]) == 0
+    return str(directory / "run"), str(path)
 
 
 @pytest.mark.parametrize("trained_part", ["all", "head", "lora"])
-@pytest.mark.parametrize("more", [(), ("model.causal=false", "model.tie_embeddings=true")], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("arch", [(), ("model.causal=false", "model.tie_embeddings=true")], ids=["decoder", "encoder"])
 def test_a_run_of_tokens_is_trained_to_classify_all_of_it_its_head_or_by_lora_and_resumes_exactly(
-    language_run, tmp_path, trained_part, more
+    language_run, tmp_path, trained_part, arch
 ):
     base, path = language_run
     overrides = {"all": (), "head": ("task.trains=head",), "lora": ("lora.rank=2",)}[trained_part]
     (tmp_path / "c.yaml").write_text("seed: 3\n")
-    keys = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={path}", *TINY_RUN, *more]
+    keys = ["train", "--config", str(tmp_path / "c.yaml"), "task.kind=classes", f"data.source={path}", *TINY_RUN, *arch]
     keys += [*overrides, f"train.init_from={base}", "model.zero_init=false", f"tokenizer.file={base}/tokenizer.json"]
     keys += ["checkpoint.every=2", "checkpoint.keep=9", "eval.every=null", "train.steps=4"]
     assert main([*keys, f"run_dir={tmp_path / 'whole'}"]) == 0

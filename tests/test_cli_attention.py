@@ -29,36 +29,36 @@ PROMPT = "a mouse </script><script>alert('x')</script> & a mouse"
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of two layers of four heads, which share two key heads."""
-    place = tmp_path_factory.mktemp("trained")
-    (place / "book.txt").write_text(BOOK)
-    (place / "small.yaml").write_text("run_dir: runs/small\ndata: {source: book.txt}\n")
+    directory = tmp_path_factory.mktemp("trained")
+    (directory / "book.txt").write_text(BOOK)
+    (directory / "small.yaml").write_text("run_dir: runs/small\ndata: {source: book.txt}\n")
     shape = ["model.n_layer=2", "model.n_head=4", "model.n_kv_head=2", "model.n_embd=16", "model.context_length=64"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        patch.setenv("GPT_CACHE", str(place / "cache"))
+        patch.chdir(directory)
+        patch.setenv("GPT_CACHE", str(directory / "cache"))
         assert main(["train", "--config", "small.yaml", *shape, "train.steps=3", "train.batch_size=4"]) == 0
-    return place
+    return directory
 
 
 @pytest.fixture
-def place(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs").symlink_to(trained / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def weights_of(place: Path, text: str) -> dict[str, np.ndarray[Any, Any]]:
+def weights_of(work_dir: Path, text: str) -> dict[str, np.ndarray[Any, Any]]:
     """The model's own, by head."""
     import torch
 
-    loaded = load_model(place / "runs" / "small", torch.device("cpu"), print)
+    loaded = load_model(work_dir / "runs" / "small", torch.device("cpu"), print)
     layers = capture_attention(loaded.model, loaded.tokenizer.encode(text).tolist())
     return {f"{layer.layer}.{head}": w.numpy() for layer in layers for head, w in enumerate(layer.weights())}
 
 
-def test_the_page_holds_every_weight_and_what_it_was_made_of_and_no_markup_of_the_text(place: Path) -> None:
+def test_the_page_holds_every_weight_and_what_it_was_made_of_and_no_markup_of_the_text(work_dir: Path) -> None:
     assert main(["attention", "runs/small", "--prompt", PROMPT, "-o", "att.html"]) == 0
-    html = (place / "att.html").read_text()
+    html = (work_dir / "att.html").read_text()
     page = require_harmless(html)
     assert page.count("script") == 2
     assert page.count("button") == 8
@@ -69,7 +69,7 @@ def test_the_page_holds_every_weight_and_what_it_was_made_of_and_no_markup_of_th
     def numbers(text: str) -> np.ndarray[Any, Any]:
         return np.frombuffer(base64.b64decode(text), dtype="<f4")
 
-    expected = weights_of(place, PROMPT)
+    expected = weights_of(work_dir, PROMPT)
     assert [head["name"] for head in data["heads"]] == list(expected)
     for head in data["heads"]:
         weights = np.zeros((n_token, n_token), dtype=np.float32)
@@ -82,39 +82,39 @@ def test_the_page_holds_every_weight_and_what_it_was_made_of_and_no_markup_of_th
 
 
 @pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium here")
-def test_on_paper_what_is_folded_is_open_and_no_control_is_left(place: Path) -> None:
+def test_on_paper_what_is_folded_is_open_and_no_control_is_left(work_dir: Path) -> None:
     assert main(["attention", "runs/small", "--prompt", PROMPT, "-o", "att.html"]) == 0
-    with browsing(place / "browser") as page:
-        page.open_on_paper(place / "att.html")
+    with browsing(work_dir / "browser") as page:
+        page.open_on_paper(work_dir / "att.html")
         table, folded = "document.querySelector('details table')", "document.querySelector('details')"
         assert page.run(f"{table}.offsetHeight > 0 && {folded}.offsetHeight > {table}.offsetHeight")
         assert page.run("[...document.querySelectorAll('select')].every(one => one.offsetHeight === 0)")
         assert page.problems == []
 
 
-def test_filters_choose_layers_and_heads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_filters_choose_layers_and_heads(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["attention", "runs/small", "--prompt", "a mouse", "--layer", "1", "--head", "0", "--head", "3", "--json"])
         == 0
     )
     actual = json.loads(capsys.readouterr().out)
     assert [(head["layer"], head["head"]) for head in actual["heads"]] == [(1, 0), (1, 3)]
-    assert actual["heads"][1]["weights"] == weights_of(place, "a mouse")["1.3"].tolist()
+    assert actual["heads"][1]["weights"] == weights_of(work_dir, "a mouse")["1.3"].tolist()
 
 
-def test_a_long_text_is_cut_to_its_end_and_that_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_text_is_cut_to_its_end_and_that_is_said(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = BOOK[:300]
-    for arguments, kept, why in (([], 64, "--max-tokens"), (["--max-tokens", "9"], 9, "--max-tokens"),
+    for arguments, n_tokens, why in (([], 64, "--max-tokens"), (["--max-tokens", "9"], 9, "--max-tokens"),
                                  (["--max-tokens", "200"], 64, "the model's context")):  # fmt: skip
         assert main(["attention", "runs/small", "--prompt", text, "--json", *arguments]) == 0
         out, err = capsys.readouterr()
-        assert "".join(json.loads(out)["pieces"]) == text[-kept:]
-        assert err == f"the text has 300 tokens; the last {kept} are shown ({why})\n"
+        assert "".join(json.loads(out)["pieces"]) == text[-n_tokens:]
+        assert err == f"the text has 300 tokens; the last {n_tokens} are shown ({why})\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--layer", "1"], ["--layer", "0", "--head", "1"]])
 def test_in_a_terminal_it_is_ascii_of_eighty_columns(
-    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    work_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     assert main(["attention", "runs/small", "--prompt", BOOK[:200], "--ascii", *arguments]) == 0
     out = capsys.readouterr().out
@@ -125,18 +125,18 @@ def test_in_a_terminal_it_is_ascii_of_eighty_columns(
 
 
 def test_a_dash_is_standard_input(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a mouse")))
     assert main(["attention", "runs/small", "--prompt", "-", "--json"]) == 0
     assert "".join(json.loads(capsys.readouterr().out)["pieces"]) == "a mouse"
 
 
-def test_the_run_decides_what_is_not_given(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_run_decides_what_is_not_given(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["attention", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["tokens"]) == 1  # the start of a text
     assert main(["attention", "-o", "one.html"]) == 0
-    require_harmless((place / "one.html").read_text())
+    require_harmless((work_dir / "one.html").read_text())
 
 
 @pytest.mark.parametrize(
@@ -151,19 +151,19 @@ def test_the_run_decides_what_is_not_given(place: Path, capsys: pytest.CaptureFi
     ],
 )
 def test_a_wrong_request_is_refused_with_code_2(
-    place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str
+    work_dir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str
 ) -> None:
     assert main(["attention", *arguments]) == 2
     assert capsys.readouterr().err.startswith(error)
 
 
 def test_a_page_that_a_browser_would_choke_on_is_refused(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gpt_cli.report.attention_page._MAX_BYTES", 1000)
     assert main(["attention", "--prompt", "a mouse"]) == 2
     assert "--max-tokens" in capsys.readouterr().err
-    assert not (place / "attention.html").exists()
+    assert not (work_dir / "attention.html").exists()
 
 
 def test_a_picture_has_a_field_for_each_weight_the_more_opaque_the_larger_it_is() -> None:
@@ -178,13 +178,13 @@ def test_a_picture_has_a_field_for_each_weight_the_more_opaque_the_larger_it_is(
 def test_the_picture_is_a_png_to_the_letter() -> None:
     data = png(np.eye(3, dtype=np.float32), (0, 0, 0))
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    place, kinds = 8, []
-    while place < len(data):
-        (size,) = struct.unpack(">I", data[place : place + 4])
-        kinds.append(data[place + 4 : place + 8])
-        (crc,) = struct.unpack(">I", data[place + 8 + size : place + 12 + size])
-        assert crc == zlib.crc32(data[place + 4 : place + 8 + size])
-        place += 12 + size
+    offset, kinds = 8, []
+    while offset < len(data):
+        (size,) = struct.unpack(">I", data[offset : offset + 4])
+        kinds.append(data[offset + 4 : offset + 8])
+        (crc,) = struct.unpack(">I", data[offset + 8 + size : offset + 12 + size])
+        assert crc == zlib.crc32(data[offset + 4 : offset + 8 + size])
+        offset += 12 + size
     assert kinds == [b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"]
 
 

@@ -122,7 +122,7 @@ def test_config_alone_says_what_it_can_do(gpt: Gpt) -> None:
 
 
 def test_an_argument_given_by_a_name_and_without_a_value_is_called_by_its_own(gpt: Gpt) -> None:
-    for given, meant in ((("--text=",), "TEXT"), (("--text",), "TEXT"), (("--text=a b",), "'a b'")):
-        outcome = gpt("config", "init", *given)
+    for arguments, meant in ((("--text=",), "TEXT"), (("--text",), "TEXT"), (("--text=a b",), "'a b'")):
+        outcome = gpt("config", "init", *arguments)
         assert outcome.rc == 2
         assert outcome.stderr.endswith(f"hint: it is given without a name: gpt config init {meant}\n")

@@ -130,7 +130,7 @@ def test_the_text_shows_every_figure(run: Path) -> None:
     save_step(run, 1000, val_loss=1.25)
     info = info_of_run(run, ignore)
     text = render_info(info)
-    for shown in (
+    for figure in (
         f"{info.parameters:,}",
         f"{info.flops_per_token:,} FLOPs per token",
         f"{info.vocab_size} ids (char)",
@@ -140,7 +140,7 @@ def test_the_text_shows_every_figure(run: Path) -> None:
         str(info.weights_sha256),
         "blocks.*.attention.qkv.weight",
     ):
-        assert shown in text
+        assert figure in text
 
 
 def test_the_verb_answers_for_configs_and_runs(gpt_here: Callable[..., Any], config_file: Path, run: Path) -> None:
@@ -181,14 +181,14 @@ def test_each_device_keeps_what_its_optimizer_allocates(config_file: Path, extra
     share = device_share(config, len(set(TEXT)), 4)
     parameters = dict(model.named_parameters())
     parts = state_parts({name: p.shape for name, p in parameters.items()}, config.optim, 4)
-    kept = []
+    sizes = []
     for rank in range(4):
         shard = Shard(parameters, World(rank, 4), parts)
         optimizer = MuonAdamW(model, config.optim, zeros=shard.zeros, parameters=shard.optimized)
-        kept.append(sum(t.nbytes for name, t in optimizer.state_tensors().items() if "/" in name and not t.is_meta))
+        sizes.append(sum(t.nbytes for name, t in optimizer.state_tensors().items() if "/" in name and not t.is_meta))
     average = 0 if config.optim.ema is None else sum(p.nbytes for p in parameters.values())
-    assert share.memory_bytes["optimizer"]["optimizer"] == max(kept) + average
-    assert share.memory_bytes["none"]["optimizer"] == sum(kept) + average
+    assert share.memory_bytes["optimizer"]["optimizer"] == max(sizes) + average
+    assert share.memory_bytes["none"]["optimizer"] == sum(sizes) + average
     assert (share.sequences, share.micro_batch_size, share.micro_batches) == (2, 1, 2)
     assert share.bytes_sent == 2 * 3 / 4 * sum(p.nbytes for p in parameters.values())
 
@@ -220,9 +220,9 @@ def test_a_run_has_no_devices_to_plan(run: Path, capsys: pytest.CaptureFixture[s
 def test_what_the_page_on_scaling_shows_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     root = Path(__file__).parents[1]
     page = (root / "docs" / "scaling.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^\$ gpt (info \S+ .*)\n\.\.\.\n([^`]+)", page, re.MULTILINE)
-    assert len(shown) == 2
-    for command, text in shown:
+    examples = re.findall(r"^\$ gpt (info \S+ .*)\n\.\.\.\n([^`]+)", page, re.MULTILINE)
+    assert len(examples) == 2
+    for command, text in examples:
         assert main(command.replace("configs/", f"{root}/configs/").split()) == 0
         printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
         assert "\n".join(printed).endswith(text.rstrip())

@@ -160,7 +160,7 @@ COMPLETED = {
 def test_a_fresh_bash_completes_verbs_options_and_choices_once_completion_is_installed(tmp_path: Path) -> None:
     (tmp_path / "gpt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpt_cli "$@"\n')
     (tmp_path / "gpt").chmod(0o755)
-    asked = "".join(
+    completions = "".join(
         f"COMP_WORDS=({line!s} {chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD={len(line.split(' ')) - 1};"
         f" _gpt_completion gpt; echo ${{COMPREPLY[@]}}\n"
         for line in COMPLETED
@@ -175,9 +175,9 @@ def test_a_fresh_bash_completes_verbs_options_and_choices_once_completion_is_ins
     installed = bash("gpt --install-completion; exit $?")
     assert (installed.returncode, installed.stderr) == (0, "")
     assert "bash completion installed" in installed.stdout
-    shown = bash(f"source ~/.bashrc; complete -p gpt; {asked}")
-    assert shown.stderr == ""
-    how, *answers = shown.stdout.splitlines()
+    completed = bash(f"source ~/.bashrc; complete -p gpt; {completions}")
+    assert completed.stderr == ""
+    how, *answers = completed.stdout.splitlines()
     assert how.endswith("-F _gpt_completion gpt")
     assert [sorted(answer.split()) for answer in answers] == list(COMPLETED.values())
 
@@ -252,9 +252,9 @@ def test_every_ending_has_its_exit_code_and_message(tmp_path: Path, body: str, c
 
 def test_the_traceback_of_a_bug_is_kept_in_the_file_that_the_hint_names(tmp_path: Path) -> None:
     result = run_verb("1 / 0", TMPDIR=str(tmp_path))
-    (kept,) = tmp_path.iterdir()
-    assert str(kept) in result.stderr
-    assert kept.read_text().rstrip().endswith("ZeroDivisionError: division by zero")
+    (report,) = tmp_path.iterdir()
+    assert str(report) in result.stderr
+    assert report.read_text().rstrip().endswith("ZeroDivisionError: division by zero")
 
 
 @pytest.mark.parametrize(("options", "environment"), [(["--debug"], {}), ([], {"GPT_DEBUG": "1"})])
@@ -282,18 +282,18 @@ def test_a_full_disk_behind_stdout_is_an_error_and_not_a_silent_loss(body: str) 
 
 
 def test_closed_streams_do_not_stop_the_work_nor_lend_their_number_to_a_file(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    body = f"file = open({str(kept)!r}, 'w'); print('lost'); note('lost too'); file.write('kept')"
+    path = tmp_path / "kept"
+    body = f"file = open({str(path)!r}, 'w'); print('lost'); note('lost too'); file.write('kept')"
     result = run_verb(body, redirect=">&- 2>&-")
     assert result.returncode == 0
-    assert kept.read_text() == "kept"
+    assert path.read_text() == "kept"
 
 
 def test_a_message_nobody_reads_does_not_stop_the_work(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    body = f"[note('line') for _ in range(100_000)]; open({str(done)!r}, 'w').close()"
+    marker = tmp_path / "done"
+    body = f"[note('line') for _ in range(100_000)]; open({str(marker)!r}, 'w').close()"
     assert run_verb(body, redirect="2>&1 >/dev/null | head -n 1").returncode == 0
-    assert done.exists()
+    assert marker.exists()
 
 
 def test_a_locale_without_the_character_does_not_stop_the_work() -> None:
@@ -312,11 +312,11 @@ def test_a_name_that_the_locale_cannot_spell_is_one_error_with_the_way_out() -> 
 def test_an_argument_that_the_locale_left_undecoded_is_refused_with_the_way_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for encoding, told in (("ascii", True), ("utf-8", False)):
+    for encoding, is_hinted in (("ascii", True), ("utf-8", False)):
         monkeypatch.setattr(sys, "getfilesystemencoding", lambda encoding=encoding: encoding)
         for command in (["train", "run_dir=runs/\udcc3\udca9"], ["train", "\udcc3.txt"], ["tokenize", "\udcc3.txt"]):
             assert main(command) == 2
-            assert ("export PYTHONUTF8=1" in capsys.readouterr().err) == told
+            assert ("export PYTHONUTF8=1" in capsys.readouterr().err) == is_hinted
 
 
 @pytest.mark.parametrize("command", [["config", "show"], ["tokenize"], ["train", "TEXT", "run_dir=runs/NAME"]])
@@ -326,7 +326,7 @@ def test_a_name_longer_than_a_file_may_have_is_one_error_with_the_bound(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "TEXT").write_text("text " * 99)
     name = "é" * 128
-    command = [part.replace("NAME", name) for part in command] + [name] * ("TEXT" not in command)
+    command = [argument.replace("NAME", name) for argument in command] + [name] * ("TEXT" not in command)
     assert main(command) in (1, 2)
     assert "255 bytes, not 256: choose a shorter one" in capsys.readouterr().err
 

@@ -62,12 +62,12 @@ def test_unset_options_come_from_the_config_of_the_run(sample: Sample, char_run:
 
 
 def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Sample, char_run: Path) -> None:
-    _, first, told = sample("--run", char_run)
-    seed = told.split("seed ")[1].strip()
-    _, again, _ = sample("--run", char_run, "--seed", seed)
-    assert again == first
-    _, other, _ = sample("--run", char_run)
-    assert other != first
+    _, first, message = sample("--run", char_run)
+    seed = message.split("seed ")[1].strip()
+    _, repeated, _ = sample("--run", char_run, "--seed", seed)
+    assert repeated == first
+    _, another, _ = sample("--run", char_run)
+    assert another != first
 
 
 @pytest.mark.parametrize("worth", [0, 2**62])
@@ -117,9 +117,9 @@ def test_0_switches_a_filter_of_the_config_off(sample: Sample, char_run: Path) -
 def test_several_samples_are_printed_in_turn_each_under_its_own_line(sample: Sample, char_run: Path) -> None:
     code, out, _ = sample("--run", char_run, "-n", 3, "--prompt", "abc", "--seed", 1)
     assert code == 0
-    parts = out.split("--- sample ")
-    assert [part.split("\n")[0] for part in parts[1:]] == ["1 of 3", "2 of 3", "3 of 3"]
-    texts = [part.partition("\n")[2] for part in parts[1:]]
+    sections = out.split("--- sample ")
+    assert [section.split("\n")[0] for section in sections[1:]] == ["1 of 3", "2 of 3", "3 of 3"]
+    texts = [section.partition("\n")[2] for section in sections[1:]]
     assert all(text.startswith("abc") and text.endswith("\n") for text in texts)
     assert len(set(texts)) == 3
     _, alone, _ = sample("--run", char_run, "--prompt", "abc", "--seed", 1)
@@ -148,12 +148,12 @@ def test_a_prompt_is_read_from_standard_input_or_a_file_as_it_is(
     sample: Sample, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--run", char_run, "--seed", 2, "--prompt")
-    given = sample(*options, "ab\ncd\n")
+    expected = sample(*options, "ab\ncd\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\ncd\n")))
-    assert sample(*options, "-") == given
+    assert sample(*options, "-") == expected
     file = tmp_path / "prompt.txt"
     file.write_bytes(b"\xef\xbb\xbfab\ncd\n")  # with a byte order mark, as some editors write it
-    assert sample(*options[:-1], "--prompt-file", file) == given
+    assert sample(*options[:-1], "--prompt-file", file) == expected
 
 
 def test_characters_that_the_vocabulary_lacks_are_listed_or_left_out(sample: Sample, char_run: Path) -> None:
@@ -191,9 +191,9 @@ def test_a_terminal_is_shown_what_would_drive_it_unless_raw_is_asked_for(
     _, piped, _ = sample(*options)
     assert piped.startswith("a\x1b]0;owned\x07\tb\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    _, shown, _ = sample(*options)
-    assert shown.startswith("a\\x1b]0;owned\\x07\tb\n")
-    assert not {c for c in shown if c < " " or "\x7f" <= c < "\xa0"} - {"\n", "\t"}
+    _, printed, _ = sample(*options)
+    assert printed.startswith("a\\x1b]0;owned\\x07\tb\n")
+    assert not {c for c in printed if c < " " or "\x7f" <= c < "\xa0"} - {"\n", "\t"}
     assert sample(*options, "--raw")[1] == piped
 
 
@@ -265,11 +265,11 @@ def gpt_in_a_shell(command: str, **options: Any) -> subprocess.CompletedProcess[
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(byte_run: Path) -> None:
-    done = gpt_in_a_shell(f"$GPT sample --run {byte_run} --prompt ab --max-new-tokens 100000 | head -c 10")
-    assert done.returncode == 0
-    assert len(done.stdout) == 10
-    assert done.stderr.decode().startswith(str(byte_run))
-    assert len(done.stderr.splitlines()) == 1
+    completed = gpt_in_a_shell(f"$GPT sample --run {byte_run} --prompt ab --max-new-tokens 100000 | head -c 10")
+    assert completed.returncode == 0
+    assert len(completed.stdout) == 10
+    assert completed.stderr.decode().startswith(str(byte_run))
+    assert len(completed.stderr.splitlines()) == 1
 
 
 def test_text_arrives_while_it_is_being_written(byte_run: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         ([], 2, "nothing to tokenize"),
         (["--text", "x"], 2, "nothing to tokenize"),
@@ -211,7 +211,9 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
         (["--tokenizer", "ready.json", "--ids", "9" * 5000], 2, "whole numbers"),
     ],
 )
-def test_bad_input_is_one_error_line_and_leaves_nothing(run: Run, arguments: list[str], code: int, told: str) -> None:
+def test_bad_input_is_one_error_line_and_leaves_nothing(
+    run: Run, arguments: list[str], code: int, message: str
+) -> None:
     Path("empty.txt").touch()
     Path("binary.bin").write_bytes(b"a\0b")
     Path("latin1.txt").write_bytes("Mäuse".encode("latin-1"))
@@ -226,7 +228,7 @@ def test_bad_input_is_one_error_line_and_leaves_nothing(run: Run, arguments: lis
     assert answer.out == ""
     assert answer.err.startswith("error: ")
     assert answer.err.count("error: ") == 1
-    assert told in answer.err
+    assert message in answer.err
     assert sorted(Path().rglob("*")) == before
 
 

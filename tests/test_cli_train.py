@@ -38,14 +38,14 @@ runtime: {device: cpu, threads: 1}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def work_dir(tmp_path: Path) -> Path:
     """A folder with a text and a config."""
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "tiny.yaml").write_text(CONFIG)
     return tmp_path
 
 
-def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt_here, place):
+def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt_here, work_dir):
     outcome_without_test = gpt_here("train", "--config", "tiny.yaml", "train.steps=1", "run_dir=runs/none")
     assert outcome_without_test.rc == 0, outcome_without_test.stderr
     eval_outcome = gpt_here("eval", "--run", "runs/none", "--split", "test")
@@ -55,7 +55,7 @@ def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt
     weights = []
     for tail in ("wisdom", "domwis"):  # other text in the test split, made of the same characters
         offset = len(TEXT) - len(TEXT) // 5 + 5
-        (place / "text.txt").write_text(TEXT[:offset] + TEXT[offset:].replace("wisdom", tail))
+        (work_dir / "text.txt").write_text(TEXT[:offset] + TEXT[offset:].replace("wisdom", tail))
         keys = ("data.test_fraction=0.2", f"run_dir=runs/{tail}", "sample.every=null")
         train_outcome = gpt_here("train", "--config", "tiny.yaml", "--json", *keys)
         assert train_outcome.rc == 0, train_outcome.stderr
@@ -72,7 +72,7 @@ def test_the_test_split_is_for_a_last_evaluation_and_no_training_looks_at_it(gpt
     assert conflict_outcome.rc == 2
 
 
-def test_from_a_text_to_a_run_to_its_loss(gpt_here, place):
+def test_from_a_text_to_a_run_to_its_loss(gpt_here, work_dir):
     train_outcome = gpt_here("train", "--config", "tiny.yaml", "--json")
     assert train_outcome.rc == 0, train_outcome.stderr
     summary = json.loads(train_outcome.stdout)
@@ -88,18 +88,18 @@ def test_from_a_text_to_a_run_to_its_loss(gpt_here, place):
     assert metrics["loss"] == pytest.approx(summary["val_loss"], rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
 
-    (place / "other.txt").write_text("it was the worst of wisdom")
+    (work_dir / "other.txt").write_text("it was the worst of wisdom")
     eval_outcome = gpt_here("eval", "--run", "runs/tiny", "--text", "other.txt")
     assert eval_outcome.rc == 0
     assert "tokens" in eval_outcome.stdout
-    (place / "other.txt").write_text("zero Ω")
+    (work_dir / "other.txt").write_text("zero Ω")
     refused_outcome = gpt_here("eval", "--text", "other.txt")
     assert refused_outcome.rc == 2
     assert "'Ω'" in refused_outcome.stderr
     assert gpt_here("eval", "--text", "other.txt", "--unknown", "skip").rc == 0
 
 
-def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt_here, place):
+def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt_here, work_dir):
     first = gpt_here("train", "--config", "tiny.yaml", "--json")
     second = gpt_here("train", "--config", "tiny.yaml", "--json")
     assert json.loads(second.stdout)["weights_sha256"] == json.loads(first.stdout)["weights_sha256"]
@@ -107,23 +107,23 @@ def test_a_second_train_says_that_the_run_is_done_and_more_steps_go_on(gpt_here,
     assert json.loads(gpt_here("train", "--config", "tiny.yaml", "train.steps=12", "--json").stdout)["steps"] == 12
 
 
-def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt_here, place):
+def test_a_text_in_place_of_a_config_gets_one_that_fits(gpt_here, work_dir):
     outcome = gpt_here("train", "text.txt", "train.steps=3", "--json")
     assert outcome.rc == 0, outcome.stderr
     assert json.loads(outcome.stdout)["run_dir"] == "runs/text"
-    assert "source: text.txt" in (place / "runs/text/config.yaml").read_text()
+    assert "source: text.txt" in (work_dir / "runs/text/config.yaml").read_text()
     resumed_outcome = gpt_here("train", "text.txt", "train.steps=4", "--json")
     assert json.loads(resumed_outcome.stdout)["steps"] == 4
 
 
-def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_overrides(gpt_here, place):
-    (place / "we=ird.txt").write_text(TEXT)
+def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_overrides(gpt_here, work_dir):
+    (work_dir / "we=ird.txt").write_text(TEXT)
     outcome = gpt_here("train", "we=ird.txt", "train.steps=1", "run_dir=runs/my run")
     assert outcome.rc == 0, outcome.stderr
-    assert (place / "runs/my run/run.json").exists()
+    assert (work_dir / "runs/my run/run.json").exists()
     assert "sample: gpt sample --run 'runs/my run'" in outcome.stderr
     assert_one_error(gpt_here("train", "text.txt", "train.stps=1"), 2, "train.stps is not a key")
-    assert sorted(path.name for path in (place / "runs").iterdir()) == ["my run"]
+    assert sorted(path.name for path in (work_dir / "runs").iterdir()) == ["my run"]
 
 
 NAMES = {
@@ -163,8 +163,8 @@ def planned_config(*arguments: str) -> Config:
     return configs[0]
 
 
-def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_run_dir(place, monkeypatch):
-    monkeypatch.chdir(place)
+def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_run_dir(work_dir, monkeypatch):
+    monkeypatch.chdir(work_dir)
     for folder in ("a", "b"):
         Path(folder).mkdir()
         Path(folder, "input.txt").write_text(TEXT)
@@ -173,7 +173,7 @@ def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_
     Path("runs/input").mkdir(parents=True)
     Path("runs/input/config.yaml").write_text(dump_config(config))
     Path("link.txt").symlink_to("a/input.txt")
-    for source in ("a/input.txt", "./a/input.txt", "b/../a/input.txt", str(place / "a/input.txt"), "link.txt"):
+    for source in ("a/input.txt", "./a/input.txt", "b/../a/input.txt", str(work_dir / "a/input.txt"), "link.txt"):
         assert planned_config(source) == config
     with pytest.raises(RequestError, match=r"is a run on another text, a/input\.txt") as caught:
         planned_config("b/input.txt")
@@ -182,13 +182,13 @@ def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_
     assert (other_config.run_dir, other_config.data.source) == ("runs/other", "b/input.txt")
 
 
-def test_a_text_that_is_named_twice_is_refused_with_both_names(place, monkeypatch):
-    monkeypatch.chdir(place)
+def test_a_text_that_is_named_twice_is_refused_with_both_names(work_dir, monkeypatch):
+    monkeypatch.chdir(work_dir)
     with pytest.raises(RequestError, match=r"named twice: text\.txt, and data\.source=other\.txt"):
         planned_config("text.txt", "data.source=other.txt")
 
 
-def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt_here, place):
+def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt_here, work_dir):
     assert gpt_here("train", ".", "train.steps=2", "run_dir=runs/here").rc == 0
     assert gpt_here("tokenize", ".", "--out", "tokens/here").rc == 0
     outcome = gpt_here("train", ".", "train.steps=3", "run_dir=runs/here", "--json")
@@ -197,12 +197,12 @@ def test_the_folder_one_works_in_stays_the_same_text_when_its_runs_are_in_it(gpt
     assert "left out the run runs/here" in outcome.stderr
 
 
-def test_what_a_run_has_lost_is_said_before_it_goes_on(gpt_here, place):
+def test_what_a_run_has_lost_is_said_before_it_goes_on(gpt_here, work_dir):
     args = ("train", "text.txt", "run_dir=runs/lost", "model.n_layer=1", "model.n_embd=32", "model.context_length=16")
     assert gpt_here(*args, "train.steps=2").rc == 0
     assert "all 2 steps are done" in gpt_here(*args, "train.steps=2", "--dry-run").stdout
     assert "would go on from step 2" in gpt_here(*args, "train.steps=3", "--dry-run").stdout
-    tokenizer = place / "runs" / "lost" / "tokenizer.json"
+    tokenizer = work_dir / "runs" / "lost" / "tokenizer.json"
     tokenizer.unlink()
     train_outcome = gpt_here("train", "runs/lost", "train.steps=3")
     assert train_outcome.rc == 1
@@ -210,13 +210,13 @@ def test_what_a_run_has_lost_is_said_before_it_goes_on(gpt_here, place):
     doctor_outcome = gpt_here("doctor", "runs/lost")
     assert doctor_outcome.rc == 1
     assert re.search(r"^resume +FAILED", doctor_outcome.stdout, re.MULTILINE)
-    shutil.copy(place / "runs/lost/checkpoints/step-00000002/tokenizer.json", tokenizer)
+    shutil.copy(work_dir / "runs/lost/checkpoints/step-00000002/tokenizer.json", tokenizer)
     assert "has no checkpoint" not in gpt_here("train", "runs/lost", "train.steps=3").stderr
-    shutil.rmtree(place / "runs" / "lost" / "checkpoints")
+    shutil.rmtree(work_dir / "runs" / "lost" / "checkpoints")
     assert "runs/lost has no checkpoint: its 3 steps are lost" in gpt_here("train", "runs/lost").stderr
 
 
-def test_a_token_store_trains_as_its_text_does(gpt_here, place):
+def test_a_token_store_trains_as_its_text_does(gpt_here, work_dir):
     assert gpt_here("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
     text_outcome = gpt_here("train", "--config", "tiny.yaml", "--json")
     store_outcome = gpt_here("train", "--config", "tiny.yaml", "data.source=store", "run_dir=runs/store", "--json")
@@ -224,11 +224,11 @@ def test_a_token_store_trains_as_its_text_does(gpt_here, place):
     assert json.loads(store_outcome.stdout)["weights_sha256"] == json.loads(text_outcome.stdout)["weights_sha256"]
 
 
-def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, place, monkeypatch):
+def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, work_dir, monkeypatch):
     load, keep_flags = kernel.load, []
     monkeypatch.setattr(kernel, "load", lambda *a, **b: keep_flags.append(kernel._KEEP.get()) or load(*a, **b))
     monkeypatch.setattr(kernel, "_jobs", {})  # as in a new process
-    folders = (place, Path(os.environ["GPT_CACHE"]))
+    folders = (work_dir, Path(os.environ["GPT_CACHE"]))
     old_files = [sorted(folder.rglob("*")) for folder in folders]
     output = gpt_here("train", "--config", "tiny.yaml", "--dry-run")
     assert output.rc == 0, output.stderr
@@ -254,10 +254,10 @@ print(json.dumps([code, facts.ru_utime + facts.ru_stime, peak_kilobytes() / 1024
     (["model.n_layer=10000", "model.n_embd=64"], [1, 2]),
     (["model.n_layer=10000", "model.n_embd=10000000", "model.n_head=1"], []),
 ])  # fmt: skip
-def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_mb_at_most(place, largest, layers):
+def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_mb_at_most(work_dir, largest, layers):
     completed = subprocess.run(
         [sys.executable, "-c", MEASURING_SCRIPT, "train", "--config", "tiny.yaml", "--dry-run", "--json", *largest],
-        cwd=place, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
+        cwd=work_dir, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
         timeout=HANG, check=False,
     )  # fmt: skip
     plan, _, usage = completed.stdout.strip().rpartition("\n")
@@ -268,14 +268,14 @@ def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_
     assert megabytes <= 500
 
 
-def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, place):
-    (place / "long.txt").write_text(TEXT * 300)
+def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, work_dir):
+    (work_dir / "long.txt").write_text(TEXT * 300)
     config = ["train", "--config", "tiny.yaml", "data.source=long.txt", "train.steps=1"]
     master_fd, slave_fd = pty.openpty()
     fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # no bar fits a terminal of no width
     process = subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", *config],
-        cwd=place, stderr=slave_fd, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        cwd=work_dir, stderr=slave_fd, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
     )  # fmt: skip
     os.close(slave_fd)
     output = b""
@@ -286,14 +286,14 @@ def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhe
     assert process.wait(timeout=HANG) == 0
     for stage in (b"reading", b"encoding"):
         assert re.search(stage + rb": +\d+%.*B/s", output), stage
-    (place / "long.txt").write_text(TEXT * 301)  # its tokens are not known yet
+    (work_dir / "long.txt").write_text(TEXT * 301)  # its tokens are not known yet
     outcome = gpt(*config, "run_dir=runs/silent")
     assert outcome.rc == 0
     assert "B/s" not in outcome.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, place, number):
+def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, work_dir, number):
     command = [
         sys.executable,
         "-m",
@@ -305,15 +305,15 @@ def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, place, nu
         "eval.every=null",
     ]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
-    metrics = place / "runs/tiny/metrics.jsonl"
+    process = subprocess.Popen(command, cwd=work_dir, env=environment, stderr=subprocess.PIPE, text=True)
+    metrics = work_dir / "runs/tiny/metrics.jsonl"
     wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, process)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=HANG)
     assert process.returncode == 128 + number
     assert "is saved" in stderr
     assert "Traceback" not in stderr
-    steps = max(int(path.name.removeprefix("step-")) for path in (place / "runs/tiny/checkpoints").iterdir())
+    steps = max(int(path.name.removeprefix("step-")) for path in (work_dir / "runs/tiny/checkpoints").iterdir())
     outcome = gpt_here("train", "--config", "tiny.yaml", f"train.steps={steps + 5}", "eval.every=null", "--json")
     assert json.loads(outcome.stdout)["steps"] == steps + 5
 
@@ -328,13 +328,13 @@ BAD_TEXTS = {
 
 
 @pytest.mark.parametrize("name", BAD_TEXTS)
-def test_a_bad_text_is_one_clear_error(gpt_here, place, name):
+def test_a_bad_text_is_one_clear_error(gpt_here, work_dir, name):
     content, code, words = BAD_TEXTS[name]
     if content is not None:
-        (place / "bad.txt").write_bytes(content)
+        (work_dir / "bad.txt").write_bytes(content)
     outcome = gpt_here("train", "--config", "tiny.yaml", "data.source=bad.txt")
     assert_one_error(outcome, code, words)
-    assert not (place / "runs").exists()
+    assert not (work_dir / "runs").exists()
 
 
 BAD_CONFIGS = {
@@ -348,9 +348,9 @@ BAD_CONFIGS = {
 
 
 @pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_a_bad_config_is_one_clear_error_with_its_place(gpt_here, place, name):
+def test_a_bad_config_is_one_clear_error_with_its_place(gpt_here, work_dir, name):
     text, words, location = BAD_CONFIGS[name]
-    (place / "bad.yaml").write_text(text)
+    (work_dir / "bad.yaml").write_text(text)
     outcome = gpt_here("train", "--config", "bad.yaml")
     assert_one_error(outcome, 2, words)
     assert location in outcome.stderr
@@ -372,29 +372,29 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-def test_a_bad_request_is_one_clear_error(gpt_here, place, name):
+def test_a_bad_request_is_one_clear_error(gpt_here, work_dir, name):
     arguments, code, words = BAD_REQUESTS[name]
     assert_one_error(gpt_here(*arguments), code, words)
 
 
-def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt_here, place):
+def test_a_run_directory_of_another_config_is_refused_with_both_values(gpt_here, work_dir):
     gpt_here("train", "--config", "tiny.yaml")
     outcome = gpt_here("train", "--config", "tiny.yaml", "model.n_layer=2")
     assert_one_error(outcome, 2, "model.n_layer: 1 there, 2 here")
 
 
-def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt_here, place):
-    (place / "runs/tiny").mkdir(parents=True)
-    (place / "runs/tiny/thesis.txt").write_text("mine")
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt_here, work_dir):
+    (work_dir / "runs/tiny").mkdir(parents=True)
+    (work_dir / "runs/tiny/thesis.txt").write_text("mine")
     outcome = gpt_here("train", "--config", "tiny.yaml")
     assert_one_error(outcome, 2, "holds other files")
-    assert [path.name for path in (place / "runs/tiny").iterdir()] == ["thesis.txt"]
+    assert [path.name for path in (work_dir / "runs/tiny").iterdir()] == ["thesis.txt"]
 
 
-def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt_here, place):
+def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt_here, work_dir):
     script = f"{sys.executable} -m gpt_cli train --config tiny.yaml 2>&1 | head -1"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run(["bash", "-c", script], cwd=place, env=environment, check=True, capture_output=True, timeout=HANG)
+    subprocess.run(["bash", "-c", script], cwd=work_dir, env=environment, check=True, capture_output=True, timeout=HANG)
     assert json.loads(gpt_here("eval", "--json").stdout)["step"] == 8
 
 
@@ -407,9 +407,9 @@ def assert_one_error(outcome, code: int, words: str) -> None:
     assert len(outcome.stderr.splitlines()) <= 12
 
 
-def test_where_the_text_of_a_run_is_gone_no_other_is_proposed_and_the_hint_leads_on(gpt_here, place):
+def test_where_the_text_of_a_run_is_gone_no_other_is_proposed_and_the_hint_leads_on(gpt_here, work_dir):
     assert gpt_here("train", "tiny.yaml", "train.steps=1").rc == 0
-    (place / "text.txt").rename(place / "texts.txt")
+    (work_dir / "text.txt").rename(work_dir / "texts.txt")
     for flags in ([], ["--dry-run"]):
         outcome = gpt_here("train", "runs/tiny", *flags)
         assert outcome.rc == 2
@@ -418,7 +418,7 @@ def test_where_the_text_of_a_run_is_gone_no_other_is_proposed_and_the_hint_leads
     assert gpt_here("train", "texts.txt", "train.init_from=runs/tiny", "train.steps=1").rc == 0
 
 
-def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_it_is(gpt_here, place):
+def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_it_is(gpt_here, work_dir):
     keys = ("optim.lr=1e30", "optim.grad_clip=null", "schedule.warmup_steps=0", "runtime.engine=torch")
     train_outcome = gpt_here("train", "tiny.yaml", *keys)
     assert train_outcome.rc == 1, train_outcome.stderr

@@ -69,10 +69,10 @@ WORDS = st.text(st.characters(exclude_categories=["C", "Z"], max_codepoint=0x2FF
 def test_a_table_is_as_narrow_as_it_can_be_and_loses_no_word(rows: list[tuple[str, list[str], int]]) -> None:
     lines = render_table(rows, header=("name", "text", "a number of them")).splitlines()
     assert max(map(len, lines)) <= WIDTH
-    shown = "\n".join(lines[1:]).split()
+    words = "\n".join(lines[1:]).split()
     for name, text, number in rows:
         for word in [name, *text, f"{number:,}"]:
-            assert not word or word in shown
+            assert not word or word in words
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=20), st.integers(1, 40))
@@ -86,28 +86,28 @@ def test_what_is_folded_fits_and_is_the_same_text(words: list[str], width: int) 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=300).map(escape_control_chars), st.integers(2, 74))
 def test_a_line_of_any_text_is_folded_to_fit_and_loses_nothing(line: str, columns: int) -> None:
-    pieces = wrap_line(line, columns)
-    assert "".join(pieces) == line
-    assert all(display_width(piece) <= columns for piece in pieces)
-    for piece, following in pairwise(pieces):
-        assert piece.endswith(" ") or display_width(piece + following[:1]) > columns  # no line ends early
+    rows = wrap_line(line, columns)
+    assert "".join(rows) == line
+    assert all(display_width(row) <= columns for row in rows)
+    for row, following in pairwise(rows):
+        assert row.endswith(" ") or display_width(row + following[:1]) > columns  # no line ends early
 
 
 def test_a_sample_keeps_to_80_columns_and_shows_which_lines_are_its_own() -> None:
-    said: list[str] = []
-    Console(said.append).sample(f"{'word ' * 30}\n\n{'x' * 100}\x1b[2J\n{'世' * 50}")
-    lines = said[0].split("\n")
+    printed: list[str] = []
+    Console(printed.append).sample(f"{'word ' * 30}\n\n{'x' * 100}\x1b[2J\n{'世' * 50}")
+    lines = printed[0].split("\n")
     assert all(display_width(line) <= WIDTH for line in lines)
     assert [line[4] for line in lines] == ["|", " ", " ", "|", "|", " ", "|", " "]
-    assert "\x1b" not in said[0]
+    assert "\x1b" not in printed[0]
 
 
 def test_a_list_is_folded_between_its_parts_only() -> None:
-    pieces = [f"'word {number}'" for number in range(12)]
-    lines = render_pairs({"pieces": pieces}).splitlines()
+    items = [f"'word {number}'" for number in range(12)]
+    lines = render_pairs({"pieces": items}).splitlines()
     assert len(lines) == 2
-    for piece in pieces:
-        assert sum(piece in line for line in lines) >= 1
+    for item in items:
+        assert sum(item in line for line in lines) >= 1
 
 
 def test_headings_are_folded_before_texts_and_stand_at_the_foot() -> None:

@@ -79,8 +79,8 @@ def test_the_table_has_a_line_for_each_and_the_picture_too(run: Run) -> None:
     assert [line.split()[0] for line in answer.out.splitlines()[2:5]] == ["char", "byte", "bpe:300"]
     assert "wrote compare.svg" in answer.err
     drawn = Path("compare.svg").read_text()
-    for told in ("bpe:300", "bytes per token", "context in characters", "parameters in embeddings"):
-        assert f"<!-- {told}" in drawn
+    for label in ("bpe:300", "bytes per token", "context in characters", "parameters in embeddings"):
+        assert f"<!-- {label}" in drawn
     assert not Path("tokens").exists()
 
 
@@ -98,7 +98,7 @@ def test_files_are_compared_under_the_name_they_are_given(run: Run) -> None:
     assert run("--kind", "bpe", "--vocab-size", "300", "--out", "store").code == 0
     listed = "plain=ready.json,bpe:300,same=store/tokenizer.json"
     output = as_json(run("--compare", listed, "--json"))["tokenizers"]
-    assert [one["name"] for one in output] == ["plain", "bpe:300", "same"]
+    assert [row["name"] for row in output] == ["plain", "bpe:300", "same"]
     assert output[0]["unused_ids"] >= 1
     assert {**output[1], "name": ""} == {**output[2], "name": ""}
     assert as_json(run("--compare", "ready.json", "--json"))["tokenizers"][0]["name"] == "ready.json"
@@ -165,7 +165,7 @@ def test_the_options_that_divide_a_text_divide_it_for_a_comparison_too(run: Run)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["--compare", "gpt2"], 2, "nothing is downloaded"),
         (["--compare", "word"], 2, "'word' is no tokenizer"),
@@ -196,13 +196,13 @@ def test_the_options_that_divide_a_text_divide_it_for_a_comparison_too(run: Run)
         (["--model-config", "128"], 2, "--model-config is for --compare"),
     ],
 )
-def test_bad_input_is_one_error_and_leaves_nothing(run: Run, arguments: list[str], code: int, told: str) -> None:
+def test_bad_input_is_one_error_and_leaves_nothing(run: Run, arguments: list[str], code: int, message: str) -> None:
     CharTokenizer("abc").save(Path("small.json"))
     before = sorted(Path().rglob("*"))
     answer = run(*arguments)
     assert (answer.code, answer.out) == (code, ""), answer.err
     assert answer.err.startswith("error: ")
-    assert told in answer.err
+    assert message in answer.err
     assert sorted(Path().rglob("*")) == before
 
 
@@ -212,10 +212,10 @@ def test_a_comparison_needs_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_progress_counts_the_tokenizers() -> None:
-    told: list[tuple[int, int]] = []
+    events: list[tuple[int, int]] = []
     sample = TextSample("abcabc" * 20, "abc" * 5, 135)
-    measure_tokenizers(parse_candidates("char,byte", "gpt2"), sample, lambda done, total: told.append((done, total)))
-    assert told == [(0, 2), (1, 2), (2, 2)]
+    measure_tokenizers(parse_candidates("char,byte", "gpt2"), sample, lambda done, total: events.append((done, total)))
+    assert events == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_a_file_that_cannot_be_a_path_is_no_file() -> None:

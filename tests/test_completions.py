@@ -17,16 +17,16 @@ PAIRS = [(f"say {word}", f"{word}!") for word in ("ja", "nein", "gut", "da", "so
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("completions")
+    directory = tmp_path_factory.mktemp("completions")
     rows = [{"prompt": prompt, "completion": completion} for prompt, completion in PAIRS]
-    (place / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    (place / "pairs.yaml").write_text(
-        f"data: {{source: {place / 'pairs.jsonl'}, format: pairs, val_source: {place / 'pairs.jsonl'}}}\n"
-        f"run_dir: {place / 'run'}\n"
+    (directory / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (directory / "pairs.yaml").write_text(
+        f"data: {{source: {directory / 'pairs.jsonl'}, format: pairs, val_source: {directory / 'pairs.jsonl'}}}\n"
+        f"run_dir: {directory / 'run'}\n"
     )
     keys = [*TINY, "train.steps=300", "eval.every=null", "checkpoint.every=null", "sample.every=null"]
-    assert main(["train", "--config", str(place / "pairs.yaml"), *keys]) == 0
-    return place / "run"
+    assert main(["train", "--config", str(directory / "pairs.yaml"), *keys]) == 0
+    return directory / "run"
 
 
 def figures(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, float]:
@@ -86,15 +86,15 @@ def write_pairs(path: Path, pairs: list[tuple[str, str]], keys: tuple[str, str] 
 
 def test_other_pairs_are_measured_as_its_own_are(run, tmp_path, capsys):
     own = figures(run, capsys)
-    same = figures(run, capsys, "--text", write_pairs(tmp_path / "same.jsonl", PAIRS))
-    assert {**same, "text": own["text"]} == own
-    some = write_pairs(tmp_path / "some.jsonl", PAIRS[:4])
-    actual = figures(run, capsys, "--text", some, "--baselines", "--out", str(tmp_path / "out.jsonl"))
+    copied = figures(run, capsys, "--text", write_pairs(tmp_path / "same.jsonl", PAIRS))
+    assert {**copied, "text": own["text"]} == own
+    subset = write_pairs(tmp_path / "some.jsonl", PAIRS[:4])
+    actual = figures(run, capsys, "--text", subset, "--baselines", "--out", str(tmp_path / "out.jsonl"))
     assert (actual["examples"], actual["nearest_exact_match"]) == (4, 100)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(line["prompt"], line["completion"]) for line in lines] == PAIRS[:4]
-    assert "chrf" not in figures(run, capsys, "--text", some, "--no-completions")
-    as_text = figures(run, capsys, "--text", some, "--text-key", "completion")
+    assert "chrf" not in figures(run, capsys, "--text", subset, "--no-completions")
+    as_text = figures(run, capsys, "--text", subset, "--text-key", "completion")
     assert as_text["characters"] == sum(len(completion) for _, completion in PAIRS[:4]) - 1
     strange = write_pairs(tmp_path / "strange.jsonl", [("say Ω ja", "ja!"), *PAIRS[1:4]])
     assert main(["eval", str(run), "--text", strange]) == 2
@@ -112,9 +112,9 @@ def test_what_holds_no_pairs_for_this_run_is_refused_with_what_it_reads(run, tmp
     write_pairs(folder / "pairs.jsonl", PAIRS)
     (folder / "text.txt").write_text("say it")
     ends = write_pairs(tmp_path / "ends.jsonl", [("say", "a\x03b")])
-    others = write_pairs(tmp_path / "others.jsonl", PAIRS, ("question", "answer"))
+    renamed_keys = write_pairs(tmp_path / "others.jsonl", PAIRS, ("question", "answer"))
     for text, code, words in (
-        (others, 1, "this run reads 'prompt' and 'completion': name them so in a copy"),
+        (renamed_keys, 1, "this run reads 'prompt' and 'completion': name them so in a copy"),
         (chat, 1, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
         (folder, 2, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
         (empty, 1, "empty.jsonl has no examples"),

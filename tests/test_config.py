@@ -164,9 +164,9 @@ def conforms(value: Any, schema: dict[str, Any]) -> bool:
         "minLength": lambda length: len(value) >= length,
         "minItems": lambda length: len(value) >= length,
         "maxItems": lambda length: len(value) <= length,
-        "items": lambda item: all(conforms(part, item) for part in value),
+        "items": lambda item: all(conforms(child, item) for child in value),
         "prefixItems": lambda items: all(conforms(*pair) for pair in zip(value, items, strict=True)),
-        "properties": lambda known: all(conforms(part, known[key]) for key, part in value.items() if key in known),
+        "properties": lambda rules: all(conforms(child, rules[key]) for key, child in value.items() if key in rules),
         "additionalProperties": lambda _: value.keys() <= schema["properties"].keys(),
     }
     silent = {"$schema", "$defs", "title", "description", "default", "type"}
@@ -281,7 +281,7 @@ def test_a_byte_order_mark_and_windows_newlines_are_accepted(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("content", "message", "place"),
+    ("content", "message", "position"),
     [
         (b"seed: 3\nrun_dir: caf\xe9\n", "is not UTF-8 text: it holds the byte 0xe9", ":2:13"),
         ("seed: 3\n".encode("utf-16"), "is not UTF-8 text: it holds the byte 0xff", ":1:1"),
@@ -289,13 +289,13 @@ def test_a_byte_order_mark_and_windows_newlines_are_accepted(tmp_path: Path) -> 
         (b"#" * 1_000_001, "is larger than 1,000,000 bytes: this is no config file", None),
     ],
 )
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str, place: str | None) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str, position: str | None) -> None:
     path = tmp_path / "c.yaml"
     path.write_bytes(content)
     with pytest.raises(RequestError) as caught:
         load_config(path)
     assert message in caught.value.message
-    assert caught.value.where == (place and f"{path}{place}")
+    assert caught.value.where == (position and f"{path}{position}")
 
 
 def test_a_missing_file_leads_to_a_similar_one_or_to_a_new_one(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ def test_changed_keys_are_those_that_differ() -> None:
 
 
 def test_what_may_change_exists_and_is_not_what_the_weights_depend_on() -> None:
-    every = {*fields(), *(f"{name}.*" for name in sections())}
-    assert every >= RESUMABLE_CHANGES
+    keys = {*fields(), *(f"{name}.*" for name in sections())}
+    assert keys >= RESUMABLE_CHANGES
     assert not any(name.startswith(("model", "data", "tokenizer", "optim", "seed")) for name in RESUMABLE_CHANGES)
 
 

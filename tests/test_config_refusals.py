@@ -111,9 +111,9 @@ def test_a_wrong_value_is_named_with_its_place_and_the_way_out(text: str) -> Non
     ],
 )
 def test_an_unknown_key_is_named_with_the_one_that_was_meant(text: str, key: str, hint: str | None) -> None:
-    shown = refusal(text).replace("\\n", "\\x0a").splitlines()
-    assert shown[0] == f"error: {key} is not a key"
-    assert shown[2:] == ([f"hint: {hint}"] if hint else [])
+    lines = refusal(text).replace("\\n", "\\x0a").splitlines()
+    assert lines[0] == f"error: {key} is not a key"
+    assert lines[2:] == ([f"hint: {hint}"] if hint else [])
 
 
 SPLIT = {
@@ -182,8 +182,8 @@ NOT_A_CONFIG = {
 
 @pytest.mark.parametrize("text", NOT_A_CONFIG, ids=lambda text: text[:30])
 def test_what_is_no_config_is_refused_at_its_line_and_column(text: str) -> None:
-    message, place = NOT_A_CONFIG[text]
-    assert refusal(text).splitlines()[:2] == [f"error: {message}", f"  --> c.yaml:{place}"]
+    message, position = NOT_A_CONFIG[text]
+    assert refusal(text).splitlines()[:2] == [f"error: {message}", f"  --> c.yaml:{position}"]
 
 
 def test_all_problems_of_a_file_and_its_overrides_come_in_one_error_in_order() -> None:
@@ -265,8 +265,8 @@ def test_null_overrides_what_may_be_null_and_a_dash_is_standard_input() -> None:
     ],
 )
 def test_an_error_in_an_override_names_the_override(override: str, message: str, hint: str | None) -> None:
-    shown = f"override {override!r}".replace("\\\\", "\\")
-    expected = [f"error: {message}", f"  --> {shown}", *([f"hint: {hint}"] if hint else [])]
+    origin = f"override {override!r}".replace("\\\\", "\\")
+    expected = [f"error: {message}", f"  --> {origin}", *([f"hint: {hint}"] if hint else [])]
     assert refusal("model: {n_embd: 128}\noptim: {betas: [0.8, 0.9]}", override).splitlines() == expected
 
 
@@ -288,14 +288,14 @@ PIECES += [
 def damaged(text: str, noise: random.Random) -> str:
     """`text` with up to eight pieces put in, cut out, doubled or moved."""
     for _ in range(noise.randint(1, 8)):
-        here, there = sorted(noise.randint(0, len(text)) for _ in range(2))
-        there = min(there, here + noise.randint(0, 60))
+        start, end = sorted(noise.randint(0, len(text)) for _ in range(2))
+        end = min(end, start + noise.randint(0, 60))
         text = noise.choice(
             [
-                text[:here] + noise.choice(PIECES) * noise.choice([1, 1, 1, 30]) + text[here:],
-                text[:here] + text[there:],
-                text[:there] + text[here:],
-                text[there:] + text[here:there] + text[:here],
+                text[:start] + noise.choice(PIECES) * noise.choice([1, 1, 1, 30]) + text[start:],
+                text[:start] + text[end:],
+                text[:end] + text[start:],
+                text[end:] + text[start:end] + text[:start],
             ]
         )
     return text
@@ -306,13 +306,13 @@ def survives(text: str, *overrides: str) -> None:
     try:
         config = parse_config(text, "c.yaml", overrides)
     except RequestError as error:
-        shown, where = error.render(), error.where
+        rendered, where = error.render(), error.where
     else:
         assert parse_config(dump_config(config), "dump") == config
         return
-    assert len(shown.splitlines()) <= 12
-    assert escape_control_chars(shown, keep="\n") == shown
-    assert where is not None or "problems" in shown
+    assert len(rendered.splitlines()) <= 12
+    assert escape_control_chars(rendered, keep="\n") == rendered
+    assert where is not None or "problems" in rendered
 
 
 def test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else(
@@ -320,10 +320,10 @@ def test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else(
 ) -> None:
     record_property("faults", 500)
     noise = random.Random(0)
-    whole = annotate_config(Config())
+    full = annotate_config(Config())
     short = "model:\n  n_layer: 2\ndata: {source: ['a b', c]}\noptim: {lr: 3e-4, betas: [0.9, 0.95]}\n"
     for _ in range(500):
-        survives(damaged(noise.choice([short, short, short, whole]), noise))
+        survives(damaged(noise.choice([short, short, short, full]), noise))
 
 
 @given(st.text(), st.lists(st.tuples(st.sampled_from([*fields(), *sections(), "x"]), st.text()), max_size=4))

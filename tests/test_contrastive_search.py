@@ -217,7 +217,7 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("searches", "given", "message"),
+    ("searches", "flags", "message"),
     [
         (
             {"penalty_alpha": 0.6, "top_k": 4},
@@ -231,13 +231,13 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path
     ],
 )
 def test_a_search_of_the_config_refuses_options_of_drawing_and_the_hint_leads_out(
-    sample: Sample, tmp_path: Path, searches: dict[str, Any], given: tuple[object, ...], message: str
+    sample: Sample, tmp_path: Path, searches: dict[str, Any], flags: tuple[object, ...], message: str
 ) -> None:
     run = searching_run(tmp_path, searches)
-    code, out, err = sample("--run", run, *given)
+    code, out, err = sample("--run", run, *flags)
     assert (code, out) == (2, "")
     assert message in err
-    code, out, err = sample("--run", run, "--penalty-alpha", 0, "--beams", 0, *given)
+    code, out, err = sample("--run", run, "--penalty-alpha", 0, "--beams", 0, *flags)
     assert (code, out != "") == (0, True)
 
 
@@ -250,12 +250,12 @@ def test_a_config_that_it_cannot_be_is_refused_before_the_training(
     config.write_text("train:\n  steps: 1\n")
     arguments = (str(config), f"data.source={text}", f"run_dir={run}", "sample.penalty_alpha=0.6")
     for verb in (("train",), ("config", "show")):
-        for more, message in (
+        for overrides, message in (
             ((), "sample.penalty_alpha needs sample.top_k, the number of its candidates"),
             (("sample.top_k=4", "sample.beams=2"), "sample.penalty_alpha does not go with sample.beams"),
             (("sample.top_k=65",), "sample.penalty_alpha goes with a sample.top_k of at most 64, not 65"),
         ):
-            assert main([*verb, *arguments, *more]) == 2
+            assert main([*verb, *arguments, *overrides]) == 2
             assert message in capsys.readouterr().err
     assert not list(run.glob("checkpoints/step*"))
 

@@ -304,7 +304,7 @@ def test_a_token_store_is_used_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "val_fraction", "told"),
+    ("tokenizer", "val_fraction", "mismatch"),
     [
         (CHAR, 0.1, "tokenizer.kind bpe"),
         (TokenizerConfig(kind="bpe", vocab_size=301), 0.1, "tokenizer.vocab_size 300"),
@@ -312,12 +312,12 @@ def test_a_token_store_is_used_as_it_is(
     ],
 )
 def test_a_token_store_that_is_not_what_the_config_asks_for_is_refused(
-    english_file: Path, tmp_path: Path, tokenizer: TokenizerConfig, val_fraction: float, told: str
+    english_file: Path, tmp_path: Path, tokenizer: TokenizerConfig, val_fraction: float, mismatch: str
 ) -> None:
     write(tmp_path / "store", english_file, BPE)
-    with pytest.raises(RequestError, match=told) as excinfo:
+    with pytest.raises(RequestError, match=mismatch) as excinfo:
         prepare(tmp_path / "store", tokenizer, val_fraction=val_fraction)
-    assert told.replace(" ", "=") in (excinfo.value.hint or "")
+    assert mismatch.replace(" ", "=") in (excinfo.value.hint or "")
 
 
 def test_a_token_store_of_another_tokenizer_file_is_refused(english_file: Path, tmp_path: Path) -> None:

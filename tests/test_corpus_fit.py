@@ -20,9 +20,9 @@ def text_of(characters: int, pattern: str = ENGLISH) -> str:
     return (pattern * (characters // len(pattern) + 1))[:characters]
 
 
-def fit(path: Path, has_gpu: bool = False, cores: int = 2, **given: Any) -> tuple[Config, list[str]]:
+def fit(path: Path, has_gpu: bool = False, cores: int = 2, **overrides: Any) -> tuple[Config, list[str]]:
     """`data__val_fraction=0.2` stands for that key of the config."""
-    values = {key.replace("__", "."): value for key, value in given.items()}
+    values = {key.replace("__", "."): value for key, value in overrides.items()}
     return fit_config({"data.source": str(path), **values}, run_dir="runs/x", has_gpu=has_gpu, cores=cores)
 
 
@@ -87,8 +87,8 @@ def test_how_often_the_text_is_seen_counts_the_training_split_alone(tmp_path: Pa
     tokenize_corpus(tmp_path / "store", data, TokenizerConfig(kind="char"), note=pytest.fail)
     for source, training_tokens in ((path, 27_000), (tmp_path / "store", 15_000)):
         config, reasons = fit(source)
-        seen = config.train.steps * config.train.batch_size * config.model.context_length
-        assert any(f"its training text {seen / training_tokens:.1f} times" in reason for reason in reasons)
+        tokens_seen = config.train.steps * config.train.batch_size * config.model.context_length
+        assert any(f"its training text {tokens_seen / training_tokens:.1f} times" in reason for reason in reasons)
 
 
 def test_standard_input_cannot_be_fitted() -> None:

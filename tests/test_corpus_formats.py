@@ -39,18 +39,18 @@ def test_a_file_in_a_named_encoding_is_read_with_its_newlines(tmp_path: Path, en
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-be", "gb18030"])
 def test_where_the_pieces_end_does_not_matter(encoding: str, text: str, size: int) -> None:
     data = text.encode(encoding)
-    pieces = [data[start : start + size] for start in range(0, len(data), size)]
-    assert "".join(decode(pieces, "x", encoding, pytest.fail)) == text
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert "".join(decode(chunks, "x", encoding, pytest.fail)) == text
 
 
 @given(st.binary(max_size=40), st.integers(1, 7))
 def test_the_offset_of_what_does_not_decode_is_that_of_python_for_the_whole(data: bytes, size: int) -> None:
-    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
     start = first_wrong(data)
     if start is None or b"\0" in data or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return
     with pytest.raises(UserError) as caught:
-        list(decode(pieces, "x", "utf-8", lambda _: None))
+        list(decode(chunks, "x", "utf-8", lambda _: None))
     assert caught.value.message.endswith(f"byte 0x{data[start]:02x} at offset {start:,}")
     assert caught.value.where == f"x:{data[:start].count(10) + 1}"
 
@@ -137,9 +137,9 @@ def test_a_parquet_file_is_a_document_a_row(parquet: Path) -> None:
 
 
 def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:
-    whole = parquet.read_bytes()
-    for place in range(0, len(whole), max(1, len(whole) // 100)):
-        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :]):
+    data = parquet.read_bytes()
+    for offset in range(0, len(data), max(1, len(data) // 100)):
+        for damaged in (data[:offset], data[:offset] + bytes([data[offset] ^ 255]) + data[offset + 1 :]):
             parquet.write_bytes(damaged)
             try:
                 texts(parquet)
@@ -214,16 +214,16 @@ def test_no_other_source_loads_the_library_of_the_hub(tmp_path: Path) -> None:
 def test_the_files_of_a_data_set_come_from_the_revision_that_was_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Api:
         def repo_info(self, **options: Any) -> Any:
-            asked.append(options)
+            requests.append(options)
             names = ["README.md", "data/train-1.jsonl", "data/train-0.jsonl", "data/test.jsonl"]
             return SimpleNamespace(sha="abc", siblings=[SimpleNamespace(rfilename=name, size=9) for name in names])
 
     def get(filename: str, **options: Any) -> str:
-        asked.append(options)
+        requests.append(options)
         path = tmp_path / Path(filename).name
         path.write_text(json.dumps({"text": filename}))
         return str(path)
@@ -232,7 +232,7 @@ def test_the_files_of_a_data_set_come_from_the_revision_that_was_looked_at(
     notes: list[str] = []
     documents = list(read_documents("hf:owner/name@main", note=notes.append))
     assert [document.text for document in documents] == ["data/train-0.jsonl", "data/train-1.jsonl"]
-    assert [options["revision"] for options in asked] == ["main", "abc", "abc"]
+    assert [options["revision"] for options in requests] == ["main", "abc", "abc"]
     assert "2 files, 18 bytes, revision abc" in notes[0]
     assert [path.name for path in hub.download_dataset("owner/name/data/te*", notes.append)] == ["test.jsonl"]
     with pytest.raises(RequestError, match="no such files"):

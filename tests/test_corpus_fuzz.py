@@ -52,9 +52,9 @@ MAKERS: list[Callable[[random.Random, str], bytes]] = [
 ]
 
 
-def splice(order: random.Random, data: bytes, piece: bytes) -> bytes:
-    place = order.randrange(len(data) + 1)
-    return data[:place] + piece + data[place:]
+def splice(order: random.Random, data: bytes, insertion: bytes) -> bytes:
+    offset = order.randrange(len(data) + 1)
+    return data[:offset] + insertion + data[offset:]
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,11 @@ def check_text(folder: Path, data: bytes, config: TokenizerConfig, *, on_disk: b
         assert sorted(folder.iterdir()) == [file]
         assert not is_text(data) or len(data.decode().removeprefix("\ufeff")) <= 20  # too small to split
         return
-    whole = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
+    decoded = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
     if config.kind != "char":  # a half of a character at the border between the splits
         tokens = np.concatenate([corpus.train, corpus.val])
-        whole = corpus.tokenizer.decode(tokens)
-    assert whole == data.decode().removeprefix("\ufeff")
+        decoded = corpus.tokenizer.decode(tokens)
+    assert decoded == data.decode().removeprefix("\ufeff")
     if on_disk:
         shutil.rmtree(store)
 
@@ -169,20 +169,20 @@ def reseal(path: Path) -> None:
     (path / "SHA256SUMS").write_text("".join(sums))
 
 
-def damage(order: random.Random, path: Path, other: Path) -> None:
+def damage(order: random.Random, path: Path, other_store: Path) -> None:
     """Flip, cut, lengthen, swap, or replace something of a store."""
     file = order.choice(sorted(path.iterdir()))
     data = file.read_bytes()
-    place = order.randrange(len(data))
+    offset = order.randrange(len(data))
     match order.randrange(7):
         case 0:
-            file.write_bytes(data[:place] + bytes([data[place] ^ 1 << order.randrange(8)]) + data[place + 1 :])
+            file.write_bytes(data[:offset] + bytes([data[offset] ^ 1 << order.randrange(8)]) + data[offset + 1 :])
         case 1:
-            file.write_bytes(data[:place])
+            file.write_bytes(data[:offset])
         case 2:
             file.write_bytes(data + order.randbytes(order.randrange(1, 9)))
         case 3:
-            file.write_bytes((other / file.name).read_bytes())
+            file.write_bytes((other_store / file.name).read_bytes())
         case 4:
             file.write_bytes(order.choice(sorted(path.iterdir())).read_bytes())
         case 5:
@@ -195,10 +195,10 @@ def damage(order: random.Random, path: Path, other: Path) -> None:
 def fuzz_stores(folder: Path, seed: int, count: int) -> None:
     order = random.Random(seed)
     tokenizer = TokenizerConfig(kind="char")
-    for name, said in (("whole", ENGLISH), ("other", ENGLISH.replace("best", "last"))):
-        (folder / f"{name}.txt").write_text(said)
+    for name, text in (("whole", ENGLISH), ("other", ENGLISH.replace("best", "last"))):
+        (folder / f"{name}.txt").write_text(text)
         tokenize_corpus(folder / name, DataConfig(source=str(folder / f"{name}.txt")), tokenizer, note=pytest.fail)
-    whole = TokenStore.open(folder / "whole").tokens("train").tolist()
+    expected = TokenStore.open(folder / "whole").tokens("train").tolist()
     refused = 0
     for _ in range(count):
         shutil.copytree(folder / "whole", folder / "damaged")
@@ -212,7 +212,7 @@ def fuzz_stores(folder: Path, seed: int, count: int) -> None:
             refused -= 1
             assert tokens.max() < store.tokenizer.vocab_size
             assert store.stats["train"].tokens == len(tokens)
-            assert sealed or tokens.tolist() == whole
+            assert sealed or tokens.tolist() == expected
         shutil.rmtree(folder / "damaged")
     assert refused > count // 2
 

@@ -171,8 +171,8 @@ def test_runs_and_token_stores_in_a_folder_are_left_out_with_a_note(tmp_path: Pa
         f"left out 2 runs in {tmp_path}, for instance {tmp_path}/runs/one",
         f"left out the token store {tmp_path}/tokens/a",
     ]
-    for name, made in (("runs/one", "run"), ("copied", "checkpoint"), ("tokens/a", "token store")):
-        with pytest.raises(RequestError, match=f"is a {made}, not text"):
+    for name, kind in (("runs/one", "run"), ("copied", "checkpoint"), ("tokens/a", "token store")):
+        with pytest.raises(RequestError, match=f"is a {kind}, not text"):
             read(tmp_path / name)
 
 
@@ -253,9 +253,9 @@ def test_a_compressed_file_is_its_text_also_in_several_frames(tmp_path: Path, su
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_compressed_file_that_was_cut_off_is_refused_at_every_length(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x.txt{suffix}"
-    whole = compress(suffix, os.urandom(300).hex().encode())
-    for length in range(1, len(whole)):
-        path.write_bytes(whole[:length])
+    data = compress(suffix, os.urandom(300).hex().encode())
+    for length in range(1, len(data)):
+        path.write_bytes(data[:length])
         with pytest.raises(UserError, match=r"x\.txt"):
             read(path)
 

@@ -34,8 +34,8 @@ fractions = st.sampled_from([0.1, 0.25, 0.5])
 def file_of(documents: list[str], name: str) -> TextFile:
     def read(_note: Notify) -> Iterator[Stream]:
         for number, document in enumerate(documents):
-            parts = [document[:3], document[3:]] if len(document) > 3 else [document]
-            yield f"{name}:{number}", [part.encode() for part in parts]
+            chunks = [document[:3], document[3:]] if len(document) > 3 else [document]
+            yield f"{name}:{number}", [chunk.encode() for chunk in chunks]
 
     return TextFile(name, None, read)
 
@@ -64,8 +64,8 @@ def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 
         except UserError:
             return {}
         split_texts: dict[str, str] = {}
-        parts = iter_chunks(text, borders, actual, end_lines=end_lines)
-        for batch in batches(parts, None, end_lines=end_lines):
+        chunks = iter_chunks(text, borders, actual, end_lines=end_lines)
+        for batch in batches(chunks, None, end_lines=end_lines):
             for segment in batch.segments:
                 end = END if segment.append_eot and not end_lines else ""
                 split_texts[batch.split] = split_texts.get(batch.split, "") + segment.text + end
@@ -75,12 +75,12 @@ def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 
 def reference(documents: list[str], cuts: tuple[int, int], end: str) -> dict[str, str]:
     """The definition: every character with its place, `end` after each document but the last."""
     split_texts = dict.fromkeys(SPLITS, "")
-    place = 0
+    position = 0
     for number, document in enumerate(documents, start=1):
         for character in document:
-            split = SPLITS[(place >= cuts[0]) + (place >= cuts[1])]
+            split = SPLITS[(position >= cuts[0]) + (position >= cuts[1])]
             split_texts[split] += character
-            place += 1
+            position += 1
         if number < len(documents):
             split_texts[split] += end
     return {split: text for split, text in split_texts.items() if text}
@@ -168,7 +168,7 @@ def test_a_weight_repeats_training_text_and_leaves_the_rest_alone(
             train_parts += [document[:n_remaining]] if n_remaining else []
             n_remaining = max(0, n_remaining - len(document))
         expected += train_parts * weight
-    assert [part for part in weighted["train"].split(END) if part] == [p for d in expected for p in d.split(END) if p]
+    assert [text for text in weighted["train"].split(END) if text] == [p for d in expected for p in d.split(END) if p]
 
 
 def test_repetitions_are_kept_apart() -> None:
@@ -252,9 +252,9 @@ def test_where_a_text_is_cut_changes_no_id_whatever_follows(
     text: str, suffix: str, pattern: Pattern, special: bool
 ) -> None:
     bpe = BPE[pattern]
-    place = last_safe_split(text, pattern)
-    parts = [bpe.encode(part, allow_special=special) for part in (text[:place], text[place:] + suffix)]
-    assert np.concatenate(parts).tolist() == bpe.encode(text + suffix, allow_special=special).tolist()
+    cut = last_safe_split(text, pattern)
+    ids = [bpe.encode(half, allow_special=special) for half in (text[:cut], text[cut:] + suffix)]
+    assert np.concatenate(ids).tolist() == bpe.encode(text + suffix, allow_special=special).tolist()
 
 
 @given(
@@ -289,10 +289,10 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
 
 
 @given(st.lists(boundary_text, max_size=8), st.sampled_from(sorted(REGEX)))
-def test_the_ids_of_a_stream_are_those_of_the_whole_text(pieces: list[str], pattern: Pattern) -> None:
-    text = "".join(pieces)
+def test_the_ids_of_a_stream_are_those_of_the_whole_text(chunks: list[str], pattern: Pattern) -> None:
+    text = "".join(chunks)
     for tokenizer in (BPE[pattern], CharTokenizer("".join(sorted({*text, "a"}))), ByteTokenizer()):
-        assert encode_stream(tokenizer, iter(pieces)).tolist() == tokenizer.encode(text).tolist()
+        assert encode_stream(tokenizer, iter(chunks)).tolist() == tokenizer.encode(text).tolist()
 
 
 SPACED_TOKENS = ("<a b>", "b> c", "<|end of\n text|>", "b", END_OF_TEXT)
@@ -321,11 +321,11 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
     bpe = SPACED_BPE[pattern]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments_module, "BLOCK", block)
-        pieces = [text[i : i + block] for i in range(0, len(text), block)]
-        parts = [
+        blocks = [text[i : i + block] for i in range(0, len(text), block)]
+        chunks = [
             Chunk(
                 "train",
-                piece.encode(),
+                text_block.encode(),
                 number == 0,
                 is_last,
                 document_end=is_last,
@@ -333,12 +333,12 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
                 repeat_start=False,
                 done=0,
             )
-            for number, piece in enumerate(pieces)
-            for is_last in [number + 1 == len(pieces)]
+            for number, text_block in enumerate(blocks)
+            for is_last in [number + 1 == len(blocks)]
         ]
-        cut_batches = list(batches(parts, pattern, end_lines=False, special=SPACED_TOKENS))
+        cut_batches = list(batches(chunks, pattern, end_lines=False, special=SPACED_TOKENS))
         patch.setattr(segments_module, "_LONGEST_WORD", longest_word)
-        forced_batches = list(batches(parts, pattern, end_lines=False, special=SPACED_TOKENS))
+        forced_batches = list(batches(chunks, pattern, end_lines=False, special=SPACED_TOKENS))
     expected_ids = bpe.encode(text, allow_special=True).tolist()
     texts = [segment.text for batch in cut_batches for segment in batch.segments]
     assert "".join(texts) == text

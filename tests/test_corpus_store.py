@@ -96,8 +96,8 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     write(tmp_path / "store", range(8))
     for path in sorted((tmp_path / "store").iterdir()):
         data = path.read_bytes()
-        for place in {0, len(data) // 2, len(data) - 1}:
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        for offset in {0, len(data) // 2, len(data) - 1}:
+            path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
             with pytest.raises(DamagedError):
                 TokenStore.open(tmp_path / "store")
         path.write_bytes(data)

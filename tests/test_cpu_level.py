@@ -98,9 +98,9 @@ def test_a_level_is_compiled_for_and_chosen_for_as_a_processor_without_bf16(
     for variable, value in LEVELS[level].libraries.items():
         monkeypatch.setenv(variable, value)
     assert processor_name().endswith(f" as {level}")
-    here = key_of(DECODER, compiler)
+    level_key = key_of(DECODER, compiler)
     monkeypatch.delenv(VARIABLE)
-    assert key_of(DECODER, compiler) != here
+    assert key_of(DECODER, compiler) != level_key
 
 
 def test_torch_and_what_it_brings_keep_to_the_level(level: str) -> None:

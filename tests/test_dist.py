@@ -39,8 +39,8 @@ def build(source: Path, kind: str, into: Path) -> Path:
     """What `make dist` does, in another directory: one file in `into`."""
     code = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, into], cwd=source, check=True, capture_output=True)
-    (made,) = into.iterdir()
-    return made
+    (archive,) = into.iterdir()
+    return archive
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +64,15 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_source_distribution_holds_every_file_of_the_checkout(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
-        held = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    assert tracked() - held == set()
+        names = {member.name.partition("/")[2] for member in archive if member.isfile()}
+    assert tracked() - names == set()
 
 
 def test_the_wheel_holds_every_file_of_the_package_its_licence_and_its_entry_point(wheel: Path) -> None:
     info = f"gpt_cli-{__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
-        held = {name for name in archive.namelist() if not name.startswith(info)}
-        assert held == {name for name in tracked() if name.startswith("gpt_cli/")}
+        names = {name for name in archive.namelist() if not name.startswith(info)}
+        assert names == {name for name in tracked() if name.startswith("gpt_cli/")}
         assert "gpt = gpt_cli.__main__:run" in archive.read(f"{info}/entry_points.txt").decode()
         assert archive.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
         metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))

@@ -47,11 +47,11 @@ def test_each_of_the_twenty_answers_names_a_file_and_what_it_defines() -> None:
 
 
 def test_each_file_on_the_way_to_the_forward_pass_imports_the_next() -> None:
-    said = re.search(
+    match = re.search(
         r"to the forward pass in five files: (.+?), which", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
     )
-    assert said is not None
-    files = re.findall(r"`([\w/]+\.py)`", said[1])
+    assert match is not None
+    files = re.findall(r"`([\w/]+\.py)`", match[1])
     assert len(files) == 5
     engine = (ROOT / "gpt_cli/training/torch_engine.py").read_text("utf-8")  # whose gradients they are
     for file, following in pairwise(files):

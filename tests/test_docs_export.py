@@ -66,18 +66,18 @@ def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_te
             code, ours = run(["sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY])
             assert code == 0
             assert written.splitlines() == ours.splitlines()[: len(written.splitlines())]
-        for command, shown in commands(text) if language == "console" else ():
+        for command, expected in commands(text) if language == "console" else ():
             code, printed = run(shlex.split(command)[1:])
-            assert code == (2 if shown.startswith("error: ") else 0), f"{command}\n{printed}"
-            if shown:
-                assert blurred(printed) == blurred(shown), command
+            assert code == (2 if expected.startswith("error: ") else 0), f"{command}\n{printed}"
+            if expected:
+                assert blurred(printed) == blurred(expected), command
 
 
-def run_python(source: str, place: Path) -> str:
+def run_python(source: str, directory: Path) -> str:
     """What a program prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
     completed = subprocess.run(
-        [sys.executable, "-c", source], cwd=place, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", source], cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
     assert completed.returncode == 0, completed.stderr
     return completed.stdout

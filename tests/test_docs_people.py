@@ -66,21 +66,21 @@ def shortened(command: str) -> list[str]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with what a clone has, two books, and the run that every page begins with."""
-    place = tmp_path_factory.mktemp("docs")
-    shutil.copytree(ROOT / "configs", place / "configs")
-    shutil.copytree(ROOT / "examples", place / "examples")
+    directory = tmp_path_factory.mktemp("docs")
+    shutil.copytree(ROOT / "configs", directory / "configs")
+    shutil.copytree(ROOT / "examples", directory / "examples")
     for name in ("book.txt", "more.txt"):
-        (place / name).write_text(BOOK)
+        (directory / name).write_text(BOOK)
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(directory)
         assert main(shortened("gpt train --config configs/quickstart.yaml")) == 0
-    yield place
+    yield directory
     torch.set_num_threads(threads)
 
 
 @pytest.fixture
-def place(trained: Path, tmp_path: Path) -> Path:
+def work_dir(trained: Path, tmp_path: Path) -> Path:
     """A copy of it."""
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     return tmp_path
@@ -88,33 +88,33 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_run_in_their_order_and_print_what_has_its_shape(
-    page: Path, place: Path, gpt_here: Callable[..., Any]
+    page: Path, work_dir: Path, gpt_here: Callable[..., Any]
 ) -> None:
     actual = [pair for language, text in blocks(page) if language == "console" for pair in commands(text)]
     assert actual
-    for command, shown in actual:
+    for command, expected in actual:
         if command.startswith("make "):
             assert re.search(rf"^{command.removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         elif command.startswith("python "):
-            assert_script_runs(command, place)
+            assert_script_runs(command, work_dir)
         elif command.startswith("gpt "):
             outcome = gpt_here(*shortened(command))
             assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
             if command.removeprefix("gpt ").startswith(SAME_ROWS):
-                assert first_words(shown) <= first_words(outcome.stdout), command
+                assert first_words(expected) <= first_words(outcome.stdout), command
             for word in ("training:", "text", "model", "device"):
-                assert (f"  {word}" in shown) <= (f"  {word}" in outcome.stderr), command
+                assert (f"  {word}" in expected) <= (f"  {word}" in outcome.stderr), command
         else:
             assert command == ". .venv/bin/activate"
 
 
-def assert_script_runs(command: str, place: Path) -> None:
+def assert_script_runs(command: str, directory: Path) -> None:
     """One of examples/, in a process, as it stands on the page but for its number of steps."""
     _, script, *arguments = shlex.split(command)
     if script.endswith("train.py"):
         arguments.append("train.steps=2")
-    source = (place / script).read_text()
-    printed = run_python(f"import sys\nsys.argv = {[script, *arguments]!r}\n{source}", place)
+    source = (directory / script).read_text()
+    printed = run_python(f"import sys\nsys.argv = {[script, *arguments]!r}\n{source}", directory)
     assert len(printed.splitlines()) >= 3
 
 
@@ -142,23 +142,23 @@ def test_every_command_that_is_only_shown_is_one_that_gpt_takes(page: Path) -> N
                     raise
 
 
-def test_the_python_of_the_page_runs_from_top_to_bottom(place: Path) -> None:
+def test_the_python_of_the_page_runs_from_top_to_bottom(work_dir: Path) -> None:
     programs = [text for language, text in blocks(DOCS / "python.md") if language == "python"]
     assert len(programs) == 6
-    printed = run_python("\n".join(programs), place)
+    printed = run_python("\n".join(programs), work_dir)
     assert "length 20 -" in printed
     assert "Qwen3ForCausalLM" in printed
     assert printed.rstrip().endswith("not -1.0")
-    assert (place / "exports" / "python" / "config.json").exists()
+    assert (work_dir / "exports" / "python" / "config.json").exists()
 
 
-def test_the_python_that_asks_llama_cpp_gets_an_answer(place: Path, gpt_here: Callable[..., Any]) -> None:
+def test_the_python_that_asks_llama_cpp_gets_an_answer(work_dir: Path, gpt_here: Callable[..., Any]) -> None:
     pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     actual = blocks(DOCS / "howto" / "llama_cpp.md")
     export, (program,) = commands(actual[0][1])[0][0], [text for language, text in actual if language == "python"]
     assert gpt_here(*shortened(export)).rc == 0
-    assert run_python(program, place).startswith("The ")
+    assert run_python(program, work_dir).startswith("The ")
 
 
 def test_every_excerpt_stands_in_the_source_as_it_is_quoted() -> None:
@@ -174,8 +174,8 @@ def test_every_excerpt_stands_in_the_source_as_it_is_quoted() -> None:
 def test_the_pictures_of_the_explanation_are_small_and_drawn_by_the_commands_above_them() -> None:
     page = (DOCS / "explanation.md").read_text(encoding="utf-8")
     drawn = set(re.findall(r"^\$ gpt draw (\w+)", page, re.MULTILINE))
-    shown = set(re.findall(r"\]\(pictures/(\w+)\.png\)", page))
-    assert drawn == shown == {path.stem for path in (DOCS / "pictures").glob("*.png")}
+    linked = set(re.findall(r"\]\(pictures/(\w+)\.png\)", page))
+    assert drawn == linked == {path.stem for path in (DOCS / "pictures").glob("*.png")}
     for path in (DOCS / "pictures").iterdir():
         assert path.stat().st_size < 150_000, path
 

@@ -44,15 +44,15 @@ def test_every_command_of_the_page_runs(monkeypatch, tmp_path, capsys):
 
 
 def test_the_rows_of_the_page_are_rows_of_the_bench():
-    shown = re.findall(r"^\| `([^`]*=[^`]*)` \|", PAGE, flags=re.MULTILINE)
+    documented = re.findall(r"^\| `([^`]*=[^`]*)` \|", PAGE, flags=re.MULTILINE)
     names = iter(row.name for row in ROWS)
-    assert len(shown) >= 10
-    assert all(name in names for name in shown)  # in the order of the bench; two groups may have a row of one name
+    assert len(documented) >= 10
+    assert all(name in names for name in documented)  # in the order of the bench; two groups may have a row of one name
 
 
 def test_every_row_is_a_config_and_a_run_of_its_own():
-    for many in (False, True):
-        tasks = [task_of("text", (), row, 1) for row in ROWS if (row.group == MANY_EPOCHS) == many]
+    for many_epochs in (False, True):
+        tasks = [task_of("text", (), row, 1) for row in ROWS if (row.group == MANY_EPOCHS) == many_epochs]
         assert len({task.config.run_dir for task in tasks}) == len(tasks)
 
 
@@ -121,8 +121,8 @@ def test_a_model_of_the_benchs_own_is_the_trainers_but_for_its_ingredient(name):
             for key, value in model.named_parameters()
             if key in own
         }
-        same = torch.allclose(torch.func.functional_call(model, off, (tokens,)), plain(tokens), atol=1e-6)
-        assert same == (name != "alternating windows")  # they have nothing to turn off
+        are_close = torch.allclose(torch.func.functional_call(model, off, (tokens,)), plain(tokens), atol=1e-6)
+        assert are_close == (name != "alternating windows")  # they have nothing to turn off
         on = {key: torch.full_like(value, 0.5) for key, value in off.items()}
         assert not torch.allclose(torch.func.functional_call(model, on, (tokens,)), plain(tokens), atol=1e-6)
 
@@ -132,7 +132,7 @@ def test_no_model_of_the_benchs_own_sees_the_future(name):
     config = parse_config("{model: {n_layer: 2, n_head: 2, n_embd: 16, context_length: 8, zero_init: false}}", "test")
     with model_variants.named_in(f"text {name} seed=1"):
         model = state.make_model(config, 11)
-    one = torch.arange(8)[None]
-    other = torch.cat([one[:, :5], one[:, 5:].flip(1)], dim=1)
+    tokens = torch.arange(8)[None]
+    changed = torch.cat([tokens[:, :5], tokens[:, 5:].flip(1)], dim=1)
     with torch.no_grad():
-        torch.testing.assert_close(model(one)[:, :5], model(other)[:, :5], rtol=0, atol=0)
+        torch.testing.assert_close(model(tokens)[:, :5], model(changed)[:, :5], rtol=0, atol=0)

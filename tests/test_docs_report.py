@@ -31,14 +31,14 @@ def test_every_command_of_the_page_runs_and_prints_what_stands_there(
     assert [arguments[0] for arguments, _ in commands()] == [
         "train", "train", "report", "attention", "attention", "diff", "plot",
     ]  # fmt: skip
-    for arguments, shown in commands():
+    for arguments, expected in commands():
         short = SHORT if arguments[0] == "train" else []
         assert main([*arguments, *short]) == 0, arguments
         printed = capsys.readouterr().out
-        assert bool(printed) == bool(shown)
-        if shown:
-            assert len(shown.splitlines()[0].split()) == len(printed.splitlines()[0].split())
-            assert max(map(len, shown.splitlines())) <= 80
+        assert bool(printed) == bool(expected)
+        if expected:
+            assert len(expected.splitlines()[0].split()) == len(printed.splitlines()[0].split())
+            assert max(map(len, expected.splitlines())) <= 80
     for name in ("report.html", "attention.html", "bpb.pdf"):
         assert (tmp_path / name).stat().st_size > 10_000
 

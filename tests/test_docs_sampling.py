@@ -25,8 +25,8 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 def commands() -> list[tuple[str, str]]:
     """Each command with what the page shows below it."""
-    parts = [re.split(r"^\$ gpt (.*)\n", text, flags=re.MULTILINE)[1:] for kind, text in BLOCKS if kind == "console"]
-    return [pair for part in parts for pair in zip(part[::2], part[1::2], strict=True)]
+    consoles = [re.split(r"^\$ gpt (.*)\n", text, flags=re.MULTILINE)[1:] for kind, text in BLOCKS if kind == "console"]
+    return [pair for console in consoles for pair in zip(console[::2], console[1::2], strict=True)]
 
 
 def the(kind: str) -> str:
@@ -35,7 +35,7 @@ def the(kind: str) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with an untrained run of the name on the page, and the questions."""
     monkeypatch.chdir(tmp_path)
     tokenizer = CharTokenizer("\n" + "".join(map(chr, range(32, 127))))
@@ -52,37 +52,37 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
-def test_every_command_does_what_stands_there(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_does_what_stands_there(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(commands()) == 11
-    for command, shown in commands():
+    for command, expected in commands():
         arguments = shlex.split(command)
         code = main(arguments)
         out, err = capsys.readouterr()
-        if shown.startswith("error: "):
-            assert (code, out, err) == (2, "", shown)
+        if expected.startswith("error: "):
+            assert (code, out, err) == (2, "", expected)
             continue
         assert code == 0, err
         if "--jsonl" in command:
-            now, then = ([json.loads(line) for line in text.splitlines()] for text in (out, shown))
-            assert [list(line) for line in now] == [list(line) for line in then]
-            assert [line["prompt"] for line in now] == [line["prompt"] for line in then]
+            printed, documented = ([json.loads(line) for line in text.splitlines()] for text in (out, expected))
+            assert [list(line) for line in printed] == [list(line) for line in documented]
+            assert [line["prompt"] for line in printed] == [line["prompt"] for line in documented]
             continue
         prompt = arguments[arguments.index("--prompt") + 1]
         assert [line for line in out.splitlines() if line.startswith("---")] == [
-            line for line in shown.splitlines() if line.startswith("---")
+            line for line in expected.splitlines() if line.startswith("---")
         ]
-        assert out.count(prompt) >= shown.count(prompt) >= 1
+        assert out.count(prompt) >= expected.count(prompt) >= 1
         if "--choices" in command:
             choices = arguments[arguments.index("--choices") + 1].split(",")
-            for text in (out, shown):
+            for text in (out, expected):
                 assert text.removeprefix(prompt).removesuffix("\n") in choices
         if "--regex" in command:
-            for text in (out, shown):
+            for text in (out, expected):
                 assert re.fullmatch(arguments[arguments.index("--regex") + 1], text.removeprefix(prompt).strip())
 
 
-def test_the_program_runs_and_prints_what_it_says(place: Path, gpt_program) -> None:
-    *_, answer, first, second = gpt_program(the("python"), place).splitlines()
+def test_the_program_runs_and_prints_what_it_says(work_dir: Path, gpt_program) -> None:
+    *_, answer, first, second = gpt_program(the("python"), work_dir).splitlines()
     error, reason, total = answer.rsplit(" ", 2)
     assert error.endswith(("TypeError", "KeyError"))
     assert reason == "match"

@@ -26,9 +26,9 @@ def test_the_commands_of_the_page_write_text(
     monkeypatch.chdir(tmp_path)
     config = Config(model=ModelConfig(n_layer=1, n_embd=32, context_length=16))
     torch.manual_seed(0)
-    made = save(tmp_path, 1, GPT(config.model, 256).state_dict(), {}, {}, config, ByteTokenizer())
+    checkpoint = save(tmp_path, 1, GPT(config.model, 256).state_dict(), {}, {}, config, ByteTokenizer())
     (tmp_path / "runs").mkdir()
-    made.rename(tmp_path / "runs" / "step-00000001")
+    checkpoint.rename(tmp_path / "runs" / "step-00000001")
     (tmp_path / "shakespeare.txt").write_text("ROMEO: What say'st thou?\n" * 50)
     assert len(COMMANDS) == 4
     for command in COMMANDS:

@@ -23,7 +23,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with an untrained run of the name on the page, and its files."""
     monkeypatch.chdir(tmp_path)
     tokenizer = CharTokenizer("\n" + "".join(map(chr, range(32, 127))))
@@ -48,35 +48,35 @@ def shape(text: str) -> list[str]:
     return [re.sub(r"[ 0]+", " ", line).strip() for line in text.splitlines()]
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.usefixtures("work_dir")
 def test_every_command_prints_what_has_the_shape_of_what_stands_there(capsys: pytest.CaptureFixture[str]) -> None:
     consoles = [re.split(r"^\$ gpt (.*)\n", t, flags=re.MULTILINE)[1:] for kind, t in BLOCKS if kind == "console"]
-    commands = [pair for part in consoles for pair in zip(part[::2], part[1::2], strict=True)]
+    commands = [pair for console in consoles for pair in zip(console[::2], console[1::2], strict=True)]
     assert len(commands) == 7
-    for command, shown in commands:
+    for command, expected in commands:
         code = main(shlex.split(command))
         out, err = capsys.readouterr()
         assert code == 0, err
         if "--json" in command:  # also --jsonl
-            now, then = json.loads(out), json.loads(shown)
-            assert list(now) == list(then)
-            for figures in (now, then):
+            printed, documented = json.loads(out), json.loads(expected)
+            assert list(printed) == list(documented)
+            for figures in (printed, documented):
                 if "bits_per_byte" in figures:
                     assert figures["bits"] == pytest.approx(figures["bytes"] * figures["bits_per_byte"], abs=1e-3)
         elif "--tokens" in command:
-            assert out.splitlines()[0] == shown.splitlines()[0]
+            assert out.splitlines()[0] == expected.splitlines()[0]
         elif "--labels" in command:
-            for text in (out, shown):
+            for text in (out, expected):
                 assert re.search(r"^accuracy  [01]\.\d{4} \(\d+ of 14\)$", text, re.MULTILINE)
-            assert len(out.splitlines()) == len(shown.splitlines())
+            assert len(out.splitlines()) == len(expected.splitlines())
         else:
-            assert shape(out) == shape(shown)
+            assert shape(out) == shape(expected)
 
 
-def test_the_program_of_the_page_writes_the_validation_split_of_the_run(place: Path) -> None:
+def test_the_program_of_the_page_writes_the_validation_split_of_the_run(work_dir: Path) -> None:
     (program,) = (text for language, text in BLOCKS if language == "python")
     text = "".join(f"{number:,} lines of a text\n" for number in range(200))
-    (place / "book.txt").write_text(text)
-    (place / "runs/quickstart/config.yaml").write_text("data: {source: book.txt, val_fraction: 0.25}")
-    run_python(program, place)
-    assert (place / "docs.txt").read_text() == text[len(text) * 3 // 4 :]
+    (work_dir / "book.txt").write_text(text)
+    (work_dir / "runs/quickstart/config.yaml").write_text("data: {source: book.txt, val_fraction: 0.25}")
+    run_python(program, work_dir)
+    assert (work_dir / "docs.txt").read_text() == text[len(text) * 3 // 4 :]

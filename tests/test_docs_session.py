@@ -23,7 +23,7 @@ CONSOLES = re.findall(r"^```console\n\$ gpt ([^\n]*)\n(.*?)^```$", PAGE, re.DOTA
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an untrained run of the name on the page, of the same text."""
     monkeypatch.chdir(tmp_path)
     config = Config(model=ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=128))
@@ -37,25 +37,25 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(text: str) -> list[str]:
+def messages(text: str) -> list[str]:
     """What `gpt` itself says in a text: neither figures nor what a model wrote."""
     ours = [line for line in text.splitlines() if re.match(r"runs/|---|copied: |longest: |the first |\(|line  ", line)]
     return [re.sub(r"'.*'|\d+", "", line) for line in ours]
 
 
 def test_the_session_can_be_had_again(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     assert [command.split()[0] for command, _ in CONSOLES] == ["sample", "chat", "score", "score"]
     assert "gpt train --config configs/quickstart.yaml" in (ROOT / "README.md").read_text(encoding="utf-8")
-    for command, shown in CONSOLES:
-        typed = re.findall(r"^> (.*)$", shown, re.MULTILINE)
+    for command, expected in CONSOLES:
+        typed = re.findall(r"^> (.*)$", expected, re.MULTILINE)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(typed).encode())))
         code = main(shlex.split(command))
         out, err = capsys.readouterr()
         assert code == 0, err
-        assert sorted(told(out + err)) == sorted(told(shown)), command
+        assert sorted(messages(out + err)) == sorted(messages(expected)), command
         if command.startswith("score"):
             assert re.search(r"^[\d,]+ tokens, loss \d\.\d{4}, \d\.\d{4} bits per byte$", err, re.MULTILINE)
-    assert "The class statement " in (place / "talk.txt").read_text(encoding="utf-8")
+    assert "The class statement " in (work_dir / "talk.txt").read_text(encoding="utf-8")

@@ -41,13 +41,13 @@ def tokens(writing: Any, n: int) -> list[int]:
 def drafts(decoder: NativeDecoder) -> list[DraftOptions]:
     """Of each source; those of the model itself are all right, those of another hardly ever."""
     context = min(12, decoder.weights.config.context_length)
-    other = NativeDecoder(weights_of(make_model(n_layer=1, context_length=context)))
+    other_decoder = NativeDecoder(weights_of(make_model(n_layer=1, context_length=context)))
     text = [(i * i) % VOCAB_SIZE for i in range(300)]
     return [
         DraftOptions(),
         DraftOptions(length=3),
         DraftOptions(text=text, length=9),
-        DraftOptions(other, length=2),
+        DraftOptions(other_decoder, length=2),
         DraftOptions(decoder, length=5),
     ]
 
@@ -61,12 +61,12 @@ def test_a_drafted_text_is_the_same_for_every_option_of_the_model_greedy_and_dra
         for draft in drafts(decoder):
             writing = decoder.start([[1, 2, 3]], [5], choice, draft)
             assert tokens(writing, 4 * CONTEXT) == alone
-            passes, guessed, right = writing.draft_stats()
+            passes, guessed, accepted = writing.draft_stats()
             assert passes <= 4 * CONTEXT
-            assert right <= guessed
+            assert accepted <= guessed
             if draft.model is decoder and decoder.weights.config.context_length >= CONTEXT:
                 assert passes < 2.5 * CONTEXT  # the model guesses itself right, if a pass is wide enough for it
-                assert right > CONTEXT
+                assert accepted > CONTEXT
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -101,9 +101,9 @@ def test_what_stood_in_the_text_before_or_in_another_takes_few_passes() -> None:
     writing = decoder.start([[1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(text=[1, 2, 3, *text], length=8))
     assert tokens(writing, 200) == text
     assert writing.draft_stats()[0] < 70
-    again = decoder.start([[1, 2, 3, *text, 0, 1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(length=8))
-    tokens(again, 5)
-    assert again.draft_stats()[1] > 0
+    repeated = decoder.start([[1, 2, 3, *text, 0, 1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(length=8))
+    tokens(repeated, 5)
+    assert repeated.draft_stats()[1] > 0
 
 
 N = 4000
@@ -114,9 +114,9 @@ def softmax(logits: Any, temperature: float) -> Any:
     return powers / powers.sum()
 
 
-def chi_square(found: Counter[Any], expected: dict[Any, float]) -> tuple[float, float]:
-    """The statistic of `found` against probabilities, and what it exceeds once in millions of times."""
-    statistic = sum((found[key] - N * p) ** 2 / (N * p) for key, p in expected.items())
+def chi_square(counts: Counter[Any], expected: dict[Any, float]) -> tuple[float, float]:
+    """The statistic of `counts` against probabilities, and what it exceeds once in millions of times."""
+    statistic = sum((counts[key] - N * p) ** 2 / (N * p) for key, p in expected.items())
     freedom = len(expected) - 1
     return statistic, freedom + 5.5 * math.sqrt(2 * freedom) + 10
 
@@ -132,30 +132,30 @@ def test_drafted_tokens_have_the_distribution_of_the_model_and_guesses_the_chanc
     """
     n, prompt, temperature = 4, [1, 2, 3, 0, 1, 2, 3], 0.7
     model = weights_of(make_model(n, n_layer=2, n_embd=8, n_head=1, init_std=0.6))
-    other = weights_of(make_model(n, n_layer=1, n_embd=16, n_head=1, init_std=0.3))
-    decoder, small = NativeDecoder(model), NativeDecoder(other)
+    small_weights = weights_of(make_model(n, n_layer=1, n_embd=16, n_head=1, init_std=0.3))
+    decoder, small = NativeDecoder(model), NativeDecoder(small_weights)
     draft = DraftOptions(length=1) if source == "ngram" else DraftOptions(small, length=1)
     pairs: Counter[Any] = Counter()
-    right = 0
+    accepted = 0
     for seed in range(N):
         writing = decoder.start([prompt], [seed], TokenChoice(temperature), draft)
         pairs[tuple(tokens_of_two(writing))] += 1
         passes, guessed, stayed = writing.draft_stats()
         assert (guessed, passes) == (1, 2 - stayed)
-        right += stayed
+        accepted += stayed
     first = softmax(numpy_gpt.forward(model, prompt)[-1].astype(float), temperature)
     second = [softmax(numpy_gpt.forward(model, [*prompt, i])[-1].astype(float), temperature) for i in range(n)]
     statistic, allowed = chi_square(pairs, {(i, j): first[i] * second[i][j] for i, j in product(range(n), range(n))})
     assert statistic < allowed
     spread = 5 * math.sqrt(0.25 / N)
     if source == "ngram":  # after 1, 2, 3 the prompt went on with 0
-        assert abs(right / N - first[0]) < spread
+        assert abs(accepted / N - first[0]) < spread
     else:
         agreed = float(
-            np.minimum(first, softmax(numpy_gpt.forward(other, prompt)[-1].astype(float), temperature)).sum()
+            np.minimum(first, softmax(numpy_gpt.forward(small_weights, prompt)[-1].astype(float), temperature)).sum()
         )
         assert 0.1 < agreed < 0.95
-        assert agreed / (2 - agreed) - spread < right / N < agreed + spread
+        assert agreed / (2 - agreed) - spread < accepted / N < agreed + spread
 
 
 def tokens_of_two(writing: NativeSession) -> list[int]:
@@ -203,7 +203,7 @@ def test_the_command_and_python_write_the_same_with_a_draft_and_refuse_what_is_n
         assert json.loads(capsys.readouterr().out) == plain
         assert gpt_cli.load(runs["run"], draft=draft).generate("ab", seed=3).text() == plain["samples"][0]["text"]
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for flags, said in (
+    for flags, message in (
         (["--draft", str(runs["other"])], "has another vocabulary"),
         (["--draft", str(tmp_path / "nothing")], "there is no run at"),
         (["--draft", str(tmp_path / "binary")], "neither a run nor UTF-8 text: byte 0xff at offset 0"),
@@ -211,7 +211,7 @@ def test_the_command_and_python_write_the_same_with_a_draft_and_refuse_what_is_n
         (["--draft", "ngram", "--regex", "a+"], "a draft does not go with regex"),
     ):
         assert main([*command, *flags]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     with pytest.raises(RequestError, match="has another vocabulary"):
         gpt_cli.load(runs["run"], draft=runs["other"])
     text.write_text("abracadabra café")  # more than the vocabulary has

@@ -35,11 +35,11 @@ def test_divided_scores_spread_by_one_at_every_width_and_others_by_its_root() ->
 
 def test_the_masks_hide_the_future_and_what_is_before_the_window() -> None:
     model = ModelConfig(window=3)
-    whole, window, cached = (
+    full, window, cached = (
         np.array(axes.images[0].get_array()) == 0 for axes in explain_plots.mask(Config(model=model)).axes
     )
     for query, key in np.ndindex(16, 16):
-        assert whole[query, key] == (key <= query)
+        assert full[query, key] == (key <= query)
         assert window[query, key] == (query - 3 < key <= query)
     assert np.array_equal(cached, window[-3:])
 
@@ -70,14 +70,14 @@ def test_the_schedules_start_low_reach_their_peak_and_wsd_stays_there() -> None:
 
 
 def test_filters_keep_the_likeliest_tokens_and_what_they_leave_sums_to_one() -> None:
-    kept = {}
+    counts = {}
     for axes in explain_plots.filters(DEFAULT).axes:
         heights = [bar.get_height() for bar in axes.patches[12:]]
         assert sum(heights) == pytest.approx(1.0)
         assert heights == sorted(heights, reverse=True)
-        kept[axes.get_title()] = sum(height > 0 for height in heights)
-    assert (kept["temperature 1.5"], kept["top_k 4"]) == (12, 4)
-    assert 1 < kept["min_p 0.25"] < kept["top_p 0.8"] < 12
+        counts[axes.get_title()] = sum(height > 0 for height in heights)
+    assert (counts["temperature 1.5"], counts["top_k 4"]) == (12, 4)
+    assert 1 < counts["min_p 0.25"] < counts["top_p 0.8"] < 12
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,13 @@ def test_escaping_twice_is_escaping_once(text: str) -> None:
 
 @given(anything)
 def test_only_what_is_asked_for_is_kept(text: str) -> None:
-    kept = escape_control_chars(text, keep="\n\t")
-    assert not drives_terminal(kept.replace("\n", "").replace("\t", ""))
-    assert (kept.count("\n"), kept.count("\t")) == (text.count("\n"), text.count("\t"))
+    escaped = escape_control_chars(text, keep="\n\t")
+    assert not drives_terminal(escaped.replace("\n", "").replace("\t", ""))
+    assert (escaped.count("\n"), escaped.count("\t")) == (text.count("\n"), text.count("\t"))
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "escaped"),
     [
         ("\x1b]0;pwned\x07", "\\x1b]0;pwned\\x07"),
         ("a\rb\x08c\x7f", "a\\rb\\x08c\\x7f"),
@@ -62,8 +62,8 @@ def test_only_what_is_asked_for_is_kept(text: str) -> None:
         ("👩‍👩‍👧 naïve 日本語", "👩‍👩‍👧 naïve 日本語"),
     ],
 )
-def test_what_is_escaped_can_be_read(text: str, shown: str) -> None:
-    assert escape_control_chars(text) == shown
+def test_what_is_escaped_can_be_read(text: str, escaped: str) -> None:
+    assert escape_control_chars(text) == escaped
 
 
 @given(message=anything, where=st.none() | anything, hint=st.none() | anything)

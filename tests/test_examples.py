@@ -265,7 +265,7 @@ def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserErr
 
 
 @pytest.mark.parametrize(
-    ("rows", "overrides", "said", "hint"),
+    ("rows", "overrides", "message", "hint"),
     [
         ([{"en": "a", "de": "b"}], (), "string under the key 'prompt'", "choose one: data.prompt_key=en"),
         ([{"prompt": "a", "de": "b"}], (), "string under the key 'completion'", "data.completion_key="),
@@ -278,10 +278,12 @@ def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserErr
         ([{"messages": CHAT[:2]}], ("data.format=chat",), "no message of the assistant", "leave such"),
     ],
 )
-def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(tmp_path, rows, overrides, said, hint):
+def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(
+    tmp_path, rows, overrides, message, hint
+):
     valid_row: dict[str, object] = {"prompt": "x", "completion": "y", "messages": CHAT}
     error = corpus_error(tmp_path, [valid_row, *rows], *overrides)
-    assert said in error.message
+    assert message in error.message
     assert hint in (error.hint or "")
     assert (error.where or "").endswith("bad.jsonl:2")
 

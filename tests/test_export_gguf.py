@@ -103,12 +103,12 @@ def test_llama_cpp_gives_the_same_ids_for_any_text_of_the_vocabulary(kind, llama
     tokenizer = CharTokenizer("\n aé—😀\U0001f601ÿ\x00") if kind == "char" else TOKENIZERS[kind]
     export_gguf(make_run({}, tokenizer), tmp_path / "model.gguf")
     theirs = opened(llama_cpp, tmp_path / "model.gguf")
-    some = (
+    alphabet = (
         tokenizer.characters if isinstance(tokenizer, CharTokenizer) else "".join(sorted(set(TEXT))) + "é—😀 \n\tǅ'S1"
     )
 
     @settings(max_examples=50)
-    @given(st.text(some, min_size=1, max_size=30))
+    @given(st.text(alphabet, min_size=1, max_size=30))
     def agree(text: str) -> None:
         ids = theirs.tokenize(text.encode(), add_bos=False, special=False)
         assert ids == tokenizer.encode(text).tolist()
@@ -146,7 +146,7 @@ def test_four_bits_keep_the_embedding_and_the_head_at_eight(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "tokenizer", "told"),
+    ("options", "tokenizer", "message"),
     [
         (NANOCHAT, TOKENIZERS["byte"], "model."),
         ({"window": 3}, TOKENIZERS["byte"], "model.window is 3"),
@@ -159,8 +159,8 @@ def test_four_bits_keep_the_embedding_and_the_head_at_eight(tmp_path):
         ),
     ],
 )
-def test_what_llama_cpp_would_run_as_something_else_is_refused_with_the_reason(options, tokenizer, told, tmp_path):
-    with pytest.raises(RequestError, match=told):
+def test_what_llama_cpp_would_run_as_something_else_is_refused_with_the_reason(options, tokenizer, message, tmp_path):
+    with pytest.raises(RequestError, match=message):
         export_gguf(make_run(options, tokenizer), tmp_path / "model.gguf")
     assert list(tmp_path.iterdir()) == []
 

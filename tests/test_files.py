@@ -48,12 +48,12 @@ def test_what_is_written_is_what_is_read_and_its_sum_is_returned(tmp_path: Path,
 
 
 def test_pieces_are_written_one_after_the_other(tmp_path: Path) -> None:
-    def pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         yield b"one "
         yield b""
         yield b"two"
 
-    assert files.write_file(tmp_path / "file", pieces()) == hashlib.sha256(b"one two").hexdigest()
+    assert files.write_file(tmp_path / "file", chunks()) == hashlib.sha256(b"one two").hexdigest()
     assert (tmp_path / "file").read_bytes() == b"one two"
 
 

@@ -27,7 +27,7 @@ def to_logits(weights: Iterable[int], shift: float = 0.0) -> Tensor:
     return torch.tensor([[math.log(w) + shift if w else -math.inf for w in weights]])
 
 
-def kept(logits: Tensor) -> list[bool]:
+def survivors(logits: Tensor) -> list[bool]:
     return [logit > -math.inf for logit in logits[0].tolist()]
 
 
@@ -46,7 +46,7 @@ def reference_min_p(weights: list[int], p: float) -> list[int]:
 
 @given(WEIGHTS, st.integers(1, 15))
 def test_top_k_keeps_the_tokens_that_fewer_than_k_others_beat(weights: list[int], k: int) -> None:
-    assert kept(keep_top_k(to_logits(weights), k)) == list(map(bool, reference_top_k(weights, k)))
+    assert survivors(keep_top_k(to_logits(weights), k)) == list(map(bool, reference_top_k(weights, k)))
 
 
 @given(WEIGHTS, st.data())
@@ -55,7 +55,7 @@ def test_top_p_keeps_the_smallest_likeliest_set_that_has_the_probability(
 ) -> None:
     p = (data.draw(st.integers(0, sum(weights) - 1)) + 0.5) / sum(weights)
     filtered = keep_top_p(to_logits(weights, shift=3.0), p)
-    assert kept(filtered) == list(map(bool, reference_top_p(weights, p)))
+    assert survivors(filtered) == list(map(bool, reference_top_p(weights, p)))
     assert filtered.exp().sum() >= p * sum(weights)
 
 
@@ -64,7 +64,7 @@ def test_min_p_keeps_what_is_at_least_that_fraction_as_likely_as_the_likeliest(
     weights: list[int], data: st.DataObject
 ) -> None:
     p = (data.draw(st.integers(0, max(weights) - 1)) + 0.5) / max(weights)
-    assert kept(keep_min_p(to_logits(weights, shift=-7.0), p)) == list(map(bool, reference_min_p(weights, p)))
+    assert survivors(keep_min_p(to_logits(weights, shift=-7.0), p)) == list(map(bool, reference_min_p(weights, p)))
 
 
 @given(WEIGHTS, st.integers(1, 15), st.data())
@@ -75,7 +75,7 @@ def test_filters_in_turn_each_see_the_renormalised_rest(weights: list[int], k: i
     m = (data.draw(st.integers(0, max(weights) - 1)) + 0.5) / max(weights)
     expected = reference_min_p(after_p, m)
     sampling = SamplingParams(temperature=1.0, top_k=k, top_p=p, min_p=m)
-    assert kept(filter_logits(to_logits(weights), sampling)) == list(map(bool, expected))
+    assert survivors(filter_logits(to_logits(weights), sampling)) == list(map(bool, expected))
 
 
 @given(
@@ -162,9 +162,9 @@ def test_on_a_cpu_noise_does_not_depend_on_the_blocks_it_is_drawn_in(
 
 
 def test_noise_differs_between_seeds_and_steps() -> None:
-    noise, other = GumbelNoise(5, 1, 100, CPU), GumbelNoise(6, 1, 100, CPU)
+    noise, reseeded = GumbelNoise(5, 1, 100, CPU), GumbelNoise(6, 1, 100, CPU)
     first = noise.draw().clone()
-    assert not torch.equal(first, other.draw())
+    assert not torch.equal(first, reseeded.draw())
     assert not torch.equal(first, noise.draw())
 
 

@@ -57,13 +57,13 @@ def test_it_starts_at_the_weights_of_the_base_and_leaves_them_alone(extra):
 
 @pytest.mark.parametrize("extra", [[], LORA, [*LORA, "optim.ema=0.9"]], ids=["full", "lora", "lora averaged"])
 def test_resumed_it_ends_with_the_same_bits_though_the_base_is_gone(extra):
-    whole = [*TUNED, *VOCABULARY, *extra]
-    assert main([*whole, "run_dir=whole", "train.steps=6"]) == 0
-    assert main([*whole, "train.steps=2"]) == 0
+    command = [*TUNED, *VOCABULARY, *extra]
+    assert main([*command, "run_dir=whole", "train.steps=6"]) == 0
+    assert main([*command, "train.steps=2"]) == 0
     (Path("vocabulary.json")).write_bytes(Path("base/tokenizer.json").read_bytes())
     checkpoints = Path("base/checkpoints")
     checkpoints.rename("gone")
-    assert main([*whole, "train.steps=6"]) == 0
+    assert main([*command, "train.steps=6"]) == 0
     assert newest("tuned").weights_sha256 == newest("whole").weights_sha256
 
 
@@ -77,7 +77,7 @@ def test_lora_changes_its_targets_by_a_matrix_of_its_rank_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["tokenizer.kind=byte"], "another tokenizer"),
         ([*VOCABULARY, "model.n_embd=32"], "model.n_embd: 16 there, 32 here"),
@@ -86,9 +86,9 @@ def test_lora_changes_its_targets_by_a_matrix_of_its_rank_and_nothing_else():
         ([*VOCABULARY, "train.init_from=null", "lora.rank=2"], "lora.rank needs train.init_from"),
     ],
 )
-def test_another_model_or_tokenizer_is_refused_before_anything_is_left(arguments, told, capsys):
+def test_another_model_or_tokenizer_is_refused_before_anything_is_left(arguments, message, capsys):
     assert main([*TUNED, *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path("tuned").exists()
 
 
@@ -131,15 +131,15 @@ def test_merged_logits_equal_adapted_ones_and_the_gradients_are_those_of_the_fac
 def test_an_imported_run_is_trained_further_with_its_own_config():
     assert main(["export", "base", "--to", "hf", "hf"]) == 0
     import_huggingface("hf", Path("imported"))
-    few = ["train.steps=2", "train.batch_size=2", "runtime.threads=1", "sample.every=null"]
+    overrides = ["train.steps=2", "train.batch_size=2", "runtime.threads=1", "sample.every=null"]
     tune = ["train", "--config", "imported/config.yaml", "run_dir=tuned", "train.init_from=imported"]
-    assert main([*tune, "data.source=other.txt", *few]) == 0
+    assert main([*tune, "data.source=other.txt", *overrides]) == 0
     assert main(["eval", "--run", "tuned"]) == 0
 
 
 def test_null_and_the_value_that_it_stands_for_are_the_same_model():
-    same = ["model.n_kv_head=2", "model.mlp_ratio=3.0"]  # null: n_head, and 8/3, both rounded up to a width of 48
-    assert main([*TUNED, *VOCABULARY, *same, "train.steps=0"]) == 0
+    explicit = ["model.n_kv_head=2", "model.mlp_ratio=3.0"]  # null: n_head, and 8/3, both rounded up to a width of 48
+    assert main([*TUNED, *VOCABULARY, *explicit, "train.steps=0"]) == 0
     assert newest("tuned").weights_sha256 == newest("base").weights_sha256
 
 

@@ -57,11 +57,11 @@ def bare() -> dict[str, str]:
 
 def test_what_depends_on_the_run_or_on_the_order_is_listed_and_what_is_always_red(suite: Path) -> None:
     (suite / "test_planted.py").write_text(PLANTED)
-    done = flaky(suite, "--runs", "4", "--seed", "1")
-    assert done.returncode == 1, done.stdout + done.stderr
-    orders, (said, *listed) = done.stdout.splitlines()[:4], done.stdout.splitlines()[4:]
+    completed = flaky(suite, "--runs", "4", "--seed", "1")
+    assert completed.returncode == 1, completed.stdout + completed.stderr
+    orders, (summary, *listed) = completed.stdout.splitlines()[:4], completed.stdout.splitlines()[4:]
     assert [line.split(":")[0] for line in orders] == [f"--shuffle {seed}" for seed in (1, 2, 3, 4)]
-    assert said == "2 of 8 tests changed their outcome, 1 fail always"
+    assert summary == "2 of 8 tests changed their outcome, 1 fail always"
     assert [line for line in listed if not line.startswith(" ")] == [
         "test_planted.py::test_every_other_time",
         "test_planted.py::test_that_needs_the_one_before",
@@ -73,15 +73,15 @@ def test_what_depends_on_the_run_or_on_the_order_is_listed_and_what_is_always_re
 
 
 def test_a_sound_suite_has_nothing_to_list(suite: Path) -> None:
-    done = flaky(suite, "--runs", "2", "test_sound.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "0 of 4 tests changed their outcome, 0 fail always" in done.stdout
+    completed = flaky(suite, "--runs", "2", "test_sound.py")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "0 of 4 tests changed their outcome, 0 fail always" in completed.stdout
 
 
 def test_what_cannot_be_run_is_an_error(suite: Path) -> None:
-    done = flaky(suite, "--runs", "2", "test_absent.py")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: pytest ended with 4")
+    completed = flaky(suite, "--runs", "2", "test_absent.py")
+    assert completed.returncode == 2
+    assert completed.stderr.startswith("error: pytest ended with 4")
 
 
 def test_an_order_is_that_of_its_seed_and_keeps_the_tests_of_a_file_together(suite: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_order_is_that_of_its_seed_and_keeps_the_tests_of_a_file_together(sui
     assert sorted(orders[0]) == sorted(orders[1])
     for names in orders:
         files = [name.partition("::")[0] for name in names]
-        assert sum(one != other for one, other in itertools.pairwise(files)) == 1
+        assert sum(file != following for file, following in itertools.pairwise(files)) == 1
 
 
 def test_the_busy_neighbours_end_with_what_they_disturb() -> None:

@@ -40,10 +40,10 @@ def random_tokens(vocab_size: int, count: int) -> Tensor:
     return torch.randint(vocab_size, (count,), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(("vocab_size", "pieces"), VOCABULARIES)
-def test_evaluating_costs_one_forward_pass(vocab_size: int, pieces: bool) -> None:
+@pytest.mark.parametrize(("vocab_size", "chunked"), VOCABULARIES)
+def test_evaluating_costs_one_forward_pass(vocab_size: int, chunked: bool) -> None:
     model, tokens = GPT(ModelConfig(**SHAPE), vocab_size), random_tokens(vocab_size, TOKENS + 1)
-    assert needs_chunking(model, TOKENS) == pieces
+    assert needs_chunking(model, TOKENS) == chunked
     cpu = torch.device("cpu")
     text = EvaluationText(DeviceTokens(tokens.numpy().astype(np.uint16), cpu), TOKENS, TOKENS, TOKENS)
     engine = TorchEngine(model, Runtime(cpu, "fp32", threads=1), GradScaler(False), print)
@@ -51,13 +51,13 @@ def test_evaluating_costs_one_forward_pass(vocab_size: int, pieces: bool) -> Non
     assert cost == forward_pass(model, tokens[:-1].view(4, -1))
 
 
-@pytest.mark.parametrize(("vocab_size", "pieces"), VOCABULARIES)
+@pytest.mark.parametrize(("vocab_size", "chunked"), VOCABULARIES)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_training_costs_three_forward_passes(vocab_size: int, pieces: bool, device: str) -> None:
+def test_training_costs_three_forward_passes(vocab_size: int, chunked: bool, device: str) -> None:
     with torch.device(device):
         model = GPT(ModelConfig(**SHAPE), vocab_size)
     inputs, targets = random_tokens(vocab_size, 2 * TOKENS).view(2, 4, -1).to(device)
-    loss = chunked_loss if pieces else token_loss
+    loss = chunked_loss if chunked else token_loss
     cost = flops(lambda: loss(model, inputs, targets).backward())
     assert cost <= 3.05 * forward_pass(model, inputs)
     assert cost <= 1.01 * flops_per_token(model.config, vocab_size) * TOKENS

@@ -69,7 +69,7 @@ def test_a_run_goes_on_with_other_processes_and_any_shard_as_if_it_had_always_ha
 ) -> None:
     overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
     overrides += (*WIDE, *TORCH, f"optim.name={name}")
-    whole = run(make_config(tmp_path, *overrides, name="whole"))
+    uninterrupted = run(make_config(tmp_path, *overrides, name="whole"))
     for processes, steps, shard in (
         (4, 4, "full"),
         (3, 6, "full"),
@@ -80,7 +80,7 @@ def test_a_run_goes_on_with_other_processes_and_any_shard_as_if_it_had_always_ha
         config = make_config(tmp_path, *overrides, f"train.steps={steps}", f"parallel.shard={shard}", name="parts")
         (tmp_path / "parts.yaml").write_text(dump_config(config))
         train_in(processes, tmp_path, ["parts"])
-    assert sums_of(tmp_path / "parts", weights(whole)) == weights(whole)
+    assert sums_of(tmp_path / "parts", weights(uninterrupted)) == weights(uninterrupted)
 
 
 @pytest.mark.robust
@@ -92,18 +92,18 @@ def test_rows_of_any_width_examples_of_any_length_and_more_processes_than_rows_t
     (tmp_path / "pairs.jsonl").write_text("".join(rows))
     pairs = (f"data.source={tmp_path / 'pairs.jsonl'}", "data.format=pairs", "data.split=documents")
     narrow = ("train.batch_size=9", "train.micro_batch_size=1", *TORCH, "model.n_embd=10", "model.n_head=1", *pairs)
-    for kind, more in (("shared", (FULL,)), ("whole", ())):
+    for kind, extra in (("shared", (FULL,)), ("whole", ())):
         for name in ("muon", "adamw"):
-            config = make_config(tmp_path, *narrow, f"optim.name={name}", *more, name=f"{name}-{kind}")
+            config = make_config(tmp_path, *narrow, f"optim.name={name}", *extra, name=f"{name}-{kind}")
             (tmp_path / f"{name}-{kind}.yaml").write_text(dump_config(config))
     train_in(3, tmp_path, ["muon-shared", "adamw-shared"])
     train_in(1, tmp_path, ["muon-whole", "adamw-whole"])
     for name in ("muon", "adamw"):
-        shared, whole = (
+        shared, unsharded = (
             load_file(list_checkpoints(tmp_path / f"{name}-{kind}")[0] / "model.safetensors")
             for kind in ("shared", "whole")
         )
-        torch.testing.assert_close(shared, whole, rtol=0, atol=1e-5)
+        torch.testing.assert_close(shared, unsharded, rtol=0, atol=1e-5)
 
 
 @pytest.mark.robust
@@ -198,8 +198,8 @@ def test_what_shared_weights_cannot_have_is_refused_by_its_name(tmp_path: Path, 
 def test_leaves_that_come_one_by_one_are_added_in_the_order_of_the_tree(leaves: int) -> None:
     values = torch.randn(leaves, 3, generator=torch.Generator().manual_seed(leaves))
 
-    def leaf(part: Range, keep: bool) -> list[torch.Tensor] | None:
-        return [values[part[0]].clone()] if part[1] - part[0] == 1 else None
+    def leaf(span: Range, keep: bool) -> list[torch.Tensor] | None:
+        return [values[span[0]].clone()] if span[1] - span[0] == 1 else None
 
     total = TreeSum(leaves)
     for value in values.clone():

@@ -182,12 +182,12 @@ def reference_cut(text: str, stops: Sequence[str]) -> str:
 
 @given(PIECES, STOPS)
 def test_text_is_cut_at_the_first_complete_stop_string_wherever_the_pieces_end(
-    pieces: list[str], stops: list[str]
+    chunks: list[str], stops: list[str]
 ) -> None:
     matcher = StopMatcher(stops)
-    shown_text = "".join(matcher.push(piece) for piece in pieces)
+    shown_text = "".join(matcher.push(chunk) for chunk in chunks)
     held_text = matcher.flush()
-    text = "".join(pieces)
+    text = "".join(chunks)
     assert shown_text + held_text == reference_cut(text, stops)
     assert matcher.found == any(stop in text for stop in stops)
     assert not held_text or any(stop.startswith(held_text) for stop in stops)

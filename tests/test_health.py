@@ -82,9 +82,9 @@ HARMS = {
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("how", ["precision=fp32", "precision=bf16", "engine=torch"])
-@pytest.mark.parametrize("what", HARMS)
-def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, monkeypatch, what, how, value):
-    harm, message = HARMS[what]
+@pytest.mark.parametrize("kind", HARMS)
+def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, monkeypatch, kind, how, value):
+    harm, message = HARMS[kind]
     at_step(monkeypatch, 6, lambda state, _: harm(state, value))
     config = make_config(tmp_path, f"runtime.{how}")
     with pytest.raises(UserError) as caught:
@@ -96,9 +96,9 @@ def test_what_is_not_finite_is_named_with_its_step_and_never_saved(tmp_path, mon
     assert all(tensor.isfinite().all() for tensor in checkpoint.model_tensors.values())
 
 
-@pytest.mark.parametrize("what", ["weight", "moment", "gradient"])
-def test_what_turns_bad_just_before_a_save_is_not_saved(tmp_path, monkeypatch, what):
-    at_step(monkeypatch, 7, lambda state, _: HARMS[what][0](state, math.nan))  # the update that step 8 would save
+@pytest.mark.parametrize("kind", ["weight", "moment", "gradient"])
+def test_what_turns_bad_just_before_a_save_is_not_saved(tmp_path, monkeypatch, kind):
+    at_step(monkeypatch, 7, lambda state, _: HARMS[kind][0](state, math.nan))  # the update that step 8 would save
     with pytest.raises(UserError, match="not finite"):
         run(make_config(tmp_path))
     assert load(list_checkpoints(tmp_path / "run")[0]).step == 4
@@ -226,7 +226,7 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "doing"),
+    ("target", "name", "doing"),
     [
         (NativeEngine, "summed_loss", "evaluating a single window"),
         (training_samples, "stream_texts", "writing a sample"),
@@ -235,14 +235,14 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
     ],
 )
 @pytest.mark.parametrize("error", [MemoryError(), OUT_OF_MEMORY], ids=["MemoryError", "CPU"])
-def test_out_of_memory_outside_a_step_says_where_and_what_to_do(tmp_path, monkeypatch, place, name, doing, error):
+def test_out_of_memory_outside_a_step_says_where_and_what_to_do(tmp_path, monkeypatch, target, name, doing, error):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(place, name, fail)
+    monkeypatch.setattr(target, name, fail)
     engine = "torch" if name == "stream_texts" else "auto"
     if name == "stream_native":
-        monkeypatch.setattr(place, "stream_texts", fail)  # for a machine without a compiler
+        monkeypatch.setattr(target, "stream_texts", fail)  # for a machine without a compiler
     with pytest.raises(UserError, match=f"out of memory while {doing}") as caught:
         run(make_config(tmp_path, f"runtime.engine={engine}"))
     assert caught.value.hint

@@ -34,12 +34,12 @@ BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe 
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with texts, a config and two runs, one of which is the newest."""
-    place = tmp_path_factory.mktemp("hints")
+    work_dir = tmp_path_factory.mktemp("hints")
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(work_dir)
         patch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         for name in ("book.txt", "a.txt"):
             Path(name).write_text(BOOK)
@@ -66,13 +66,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree("store", "my store")
         for exported in ("my model", "my model.gguf"):
             assert main(["export", "runs/book", exported]) == 0
-        yield place
+        yield work_dir
     torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
-def _in_place(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+def _in_place(work_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work_dir)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
 
 
@@ -92,8 +92,8 @@ def test_who_follows_a_hint_gets_on(command, error, hint, following, capsys):
     output = capsys.readouterr().err
     assert matches(output[output.index("error: ") :].partition("\n")[0].removeprefix("error: "), error)
     assert "Traceback" not in output
-    said = next((line.removeprefix("hint: ") for line in output.splitlines() if line.startswith("hint: ")), "")
-    assert matches(said, hint), said
+    printed_hint = next((line.removeprefix("hint: ") for line in output.splitlines() if line.startswith("hint: ")), "")
+    assert matches(printed_hint, hint), printed_hint
     newest.touch()
     assert main(arguments(following)) == 0, capsys.readouterr().err
 
@@ -120,8 +120,8 @@ VALUES = {
 @pytest.mark.parametrize("name", sorted(FOREIGN_KEYS))
 def test_a_value_of_another_trainer_becomes_one_that_our_key_takes(name):
     override, _, _ = assignment(name, FOREIGN_KEYS[name], VALUES.get(name, "2")).partition(" (")
-    more = ["tokenizer.kind=bpe"] if "vocab" in name else []
-    assert FOREIGN_KEYS[name] in parse_overrides([*shlex.split(override), *more])
+    extra = ["tokenizer.kind=bpe"] if "vocab" in name else []
+    assert FOREIGN_KEYS[name] in parse_overrides([*shlex.split(override), *extra])
 
 
 def test_what_other_tools_call_a_command_leads_to_one_that_there_is(capsys):

@@ -113,11 +113,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_gpt_did_not_write_is_refused_by_the_name_of_the_key(name, exported, tmp_path):
-    changes, told = CHANGES[name]
+    changes, message = CHANGES[name]
     rewritten(exported, tmp_path / "changed.gguf", changes)
     with pytest.raises(UserError) as refused:
         import_gguf(tmp_path / "changed.gguf", tmp_path / "back")
-    assert told in refused.value.render()
+    assert message in refused.value.render()
     assert not (tmp_path / "back").exists()
 
 
@@ -139,10 +139,10 @@ def test_a_tensor_that_is_not_there_or_is_scaled_is_named(exported, tmp_path):
 def test_a_file_that_was_cut_or_flipped_is_one_error_or_the_same_keys(exported, tmp_path):
     data = exported.read_bytes()
     damaged = [data[: len(data) * n // 20] for n in range(20)]
-    for place in range(0, 4000, 61):
-        damaged.append(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
-    for number, one in enumerate(damaged):
-        (tmp_path / "damaged.gguf").write_bytes(one)
+    for offset in range(0, 4000, 61):
+        damaged.append(data[:offset] + bytes([data[offset] ^ 0x41]) + data[offset + 1 :])
+    for number, content in enumerate(damaged):
+        (tmp_path / "damaged.gguf").write_bytes(content)
         with suppress(UserError):  # and nothing else is raised
             import_gguf(tmp_path / "damaged.gguf", tmp_path / f"back{number}")
 

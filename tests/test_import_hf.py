@@ -173,7 +173,7 @@ def change(directory: Path, **keys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"model_type": "mamba"}, "model_type"),
         ({"model_type": ["gpt2"]}, "model_type"),
@@ -206,17 +206,17 @@ def change(directory: Path, **keys: Any) -> None:
         ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
     ],
 )
-def test_a_config_that_is_no_model_of_ours_is_refused_by_its_key(keys, told, saved, tmp_path):
+def test_a_config_that_is_no_model_of_ours_is_refused_by_its_key(keys, message, saved, tmp_path):
     directory, _ = saved("llama")
     change(directory, **keys)
-    with pytest.raises(UserError, match=told) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         import_huggingface(str(directory), tmp_path / "run")
     assert not re.search("Input should|Value error|unable to|model\\.", refused.value.message)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"max_window_layers": 1, "layer_types": None}, "some of its layers"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "some of its layers"),
@@ -226,10 +226,10 @@ def test_a_config_that_is_no_model_of_ours_is_refused_by_its_key(keys, told, sav
         ({"use_sliding_window": "yes"}, "use_sliding_window"),
     ],
 )
-def test_a_window_that_is_not_that_of_every_layer_is_refused_by_its_reason(keys, told, saved, tmp_path):
+def test_a_window_that_is_not_that_of_every_layer_is_refused_by_its_reason(keys, message, saved, tmp_path):
     directory, _ = saved("qwen3 with a window")
     change(directory, **keys)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         import_huggingface(str(directory), tmp_path / "run")
 
 
@@ -261,13 +261,13 @@ def test_a_number_that_cannot_be_one_is_refused_by_its_key_in_a_sentence_of_ours
     written = json.loads(path.read_text())
     nested = {"rope_parameters": written.get("rope_parameters") or {}, "": written}
     tried = 0
-    for section, part in nested.items():
-        for key in sorted(set(part) & set(numbers._KEYS) | ({"rope_theta"} if "llama" in kind else set())):
+    for section, values in nested.items():
+        for key in sorted(set(values) & set(numbers._KEYS) | ({"rope_theta"} if "llama" in kind else set())):
             for number in NUMBERS:
                 if numbers._KEYS[key].allows(number):
                     continue
                 tried += 1
-                changed = {**part, key: number}
+                changed = {**values, key: number}
                 path.write_text(json.dumps({**written, section: changed} if section else changed))
                 with pytest.raises(UserError, match=rf"{key} must be a (whole|finite) number from \S+ to \S+, not "):
                     import_huggingface(str(directory), tmp_path / "run")
@@ -291,28 +291,28 @@ def test_an_activation_that_is_not_one_of_ours_to_the_last_bit_is_refused(kind, 
 
 def test_files_that_are_damaged_missing_or_hostile_are_refused(saved, tmp_path):
     directory, _ = saved("gpt2")
-    good = tensors(directory)
+    weights = tensors(directory)
 
-    def refused(told: str) -> None:
-        with pytest.raises(UserError, match=told):
+    def refused(message: str) -> None:
+        with pytest.raises(UserError, match=message):
             import_huggingface(str(directory), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
     model = directory / "model.safetensors"
-    whole = model.read_bytes()
-    for damaged in (b"", whole[:100], b"\xff" * 64, whole[:-4]):
+    data = model.read_bytes()
+    for damaged in (b"", data[:100], b"\xff" * 64, data[:-4]):
         model.write_bytes(damaged)
         refused("not a safetensors file")
-    for name, tensor, told in (
+    for name, tensor, message in (
         ("transformer.wte.weight", torch.zeros(290, 31), "not"),
         ("transformer.wte.weight", torch.full((290, 32), torch.nan), "transformer.wte.weight has 9,280 of 9,280"),
         ("transformer.wte.weight", torch.zeros(290, 32, dtype=torch.int64), "int64"),
         ("lm_head.weight", torch.zeros(290, 32), "another head"),
         ("\x1b[2J", torch.zeros(1), "no place"),
     ):
-        safetensors.torch.save_file({**good, name: tensor}, model)
-        refused(told)
-    safetensors.torch.save_file({n: t for n, t in good.items() if "wpe" not in n}, model)
+        safetensors.torch.save_file({**weights, name: tensor}, model)
+        refused(message)
+    safetensors.torch.save_file({n: t for n, t in weights.items() if "wpe" not in n}, model)
     refused("wpe.weight is missing")
     model.unlink()
     (directory / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")

@@ -34,13 +34,13 @@ HOW = {"all": (), "head": ("task.trains=head",), "lora": ("lora.rank=2",)}
 @pytest.fixture(scope="module", params=THEIRS)
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A random model of theirs as a run, and the model."""
-    place = tmp_path_factory.mktemp(request.param)
+    directory = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(THEIRS[request.param]()).eval()
-    model.save_pretrained(place / "theirs")
-    ByteTokenizer().save(place / "theirs" / "tokenizer.json")
-    assert main(["import", "hf", str(place / "theirs"), str(place / "run")]) == 0
-    return place / "run", model
+    model.save_pretrained(directory / "theirs")
+    ByteTokenizer().save(directory / "theirs" / "tokenizer.json")
+    assert main(["import", "hf", str(directory / "theirs"), str(directory / "run")]) == 0
+    return directory / "run", model
 
 
 def write_texts(path: Path) -> None:

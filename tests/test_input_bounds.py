@@ -58,32 +58,32 @@ def explode(makers: Sequence[bombs.Bomb], folder: Path) -> list[str]:
     base, table, *outcomes = measure(sources, folder)
     subprocess.run(["rm", "-rf", *(folder / maker.__name__ for maker in makers)], check=True)  # too deep for Python
     assert base["rc"] == table["rc"] == 0, (base, table)
-    wrong = []
+    failures = []
     for maker, outcome in zip(makers, outcomes, strict=True):
         lines = outcome["stderr"].splitlines()
         errors = [line for line in lines if line.startswith("error: ")]
-        told = outcome["rc"] in (1, 2) and len(errors) == 1 and len(lines) <= 3
+        is_one_error = outcome["rc"] in (1, 2) and len(errors) == 1 and len(lines) <= 3
         usual = table["peak"] if "parquet" in maker.__name__ else base["peak"]
-        if not told or outcome["peak"] > usual + MEGABYTES:
-            wrong.append(f"{maker.__name__}: {outcome}")
-    return wrong
+        if not is_one_error or outcome["peak"] > usual + MEGABYTES:
+            failures.append(f"{maker.__name__}: {outcome}")
+    return failures
 
 
 def test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    wrong = explode(bombs.BOMBS, tmp_path)
+    failures = explode(bombs.BOMBS, tmp_path)
     record_property("faults", len(bombs.BOMBS))
-    assert not wrong, "\n".join(wrong)
+    assert not failures, "\n".join(failures)
 
 
 @pytest.mark.slow
 def test_the_larger_bombs_end_in_one_error_in_10_seconds_and_300_mb(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    wrong = explode(bombs.LARGE, tmp_path)
+    failures = explode(bombs.LARGE, tmp_path)
     record_property("faults", len(bombs.LARGE))
-    assert not wrong, "\n".join(wrong)
+    assert not failures, "\n".join(failures)
 
 
 def test_want_of_memory_is_not_called_damage(tmp_path: Path) -> None:
@@ -117,16 +117,16 @@ def test_a_parquet_file_is_read_whole_whatever_its_pages(tmp_path: Path, rows: i
     import pyarrow as arrow
     from pyarrow import parquet as format
 
-    said = [None if n % 7 == 3 else f"{n % 11} größer " * (n % 5 * n % 300) for n in range(rows)]
-    said[0] = "a" * 3_000_000
+    column = [None if n % 7 == 3 else f"{n % 11} größer " * (n % 5 * n % 300) for n in range(rows)]
+    column[0] = "a" * 3_000_000
     format.write_table(
-        arrow.table({"id": range(rows), "text": said}),
+        arrow.table({"id": range(rows), "text": column}),
         tmp_path / "x.parquet",
         row_group_size=1_000,
         data_page_size=10_000,
         **options,
     )
-    assert texts(tmp_path / "x.parquet") == [text for text in said if text]
+    assert texts(tmp_path / "x.parquet") == [text for text in column if text]
 
 
 def test_the_pages_that_are_read_are_those_that_pyarrow_wrote(tmp_path: Path) -> None:
@@ -203,13 +203,13 @@ def test_records_without_text_are_counted_one_after_the_other(
 ) -> None:
     monkeypatch.setattr(records, "MAX_EMPTY_RECORDS", 600)
 
-    def write(said: list[str]) -> Path:
+    def write(column: list[str]) -> Path:
         if name.endswith("parquet"):
-            return bombs._parquet(tmp_path, said)
+            return bombs._parquet(tmp_path, column)
         lines = (
-            [json.dumps({"text": text}) for text in said]
+            [json.dumps({"text": text}) for text in column]
             if name.endswith("l")
-            else ["text,b", *(f"{text}," for text in said)]
+            else ["text,b", *(f"{text}," for text in column)]
         )
         (tmp_path / name).write_text("\n".join(lines))
         return tmp_path / name

@@ -170,12 +170,12 @@ def test_a_compressor_is_charged_for_what_validation_adds_to_training() -> None:
 
 
 @given(st.lists(st.text("ab\n\r", max_size=12), min_size=1), st.data())
-def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str], data: st.DataObject) -> None:
-    text = "".join(pieces)
+def test_line_facts_equal_those_of_a_split_whatever_the_pieces(chunks: list[str], data: st.DataObject) -> None:
+    text = "".join(chunks)
     lengths = LineLengths()
-    for piece in pieces:
-        if piece:
-            lengths.add(codes(piece))
+    for chunk in chunks:
+        if chunk:
+            lengths.add(codes(chunk))
     *ended_lines, last_line = text.split("\n")
     lines = [line.removesuffix("\r") for line in ended_lines] + [last_line] * bool(last_line)
     sizes = sorted(map(len, lines))
@@ -194,9 +194,9 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(pieces: list[str]
 def test_passages_hash_alike_exactly_if_they_are_alike_whatever_the_pieces(text: str, size: int) -> None:
     hasher = ShingleHasher()
     actual = [hasher.add(codes(text[i : i + size])) for i in range(0, len(text), size)]
-    places = [int(place) for _, piece_places in actual for place in piece_places]
+    offsets = [int(offset) for _, piece_places in actual for offset in piece_places]
     hashes = [int(value) for values, _ in actual for value in values]
-    windows = [text[place : place + PASSAGE] for place in places]
+    windows = [text[offset : offset + PASSAGE] for offset in offsets]
     assert all(len(window) == PASSAGE for window in windows)
     assert len(set(zip(windows, hashes, strict=True))) == len(set(windows)) == len(set(hashes))
     expected_places = [
@@ -204,7 +204,7 @@ def test_passages_hash_alike_exactly_if_they_are_alike_whatever_the_pieces(text:
         for i in range(len(text) - PASSAGE + 1)
         if sum(a != b for a, b in zip(text[i:], text[i + 1 : i + 32], strict=False)) >= 16
     ]
-    assert places == expected_places
+    assert offsets == expected_places
 
 
 def test_hashes_of_passages_are_spread_evenly_and_do_not_collide() -> None:
@@ -220,19 +220,19 @@ def test_a_sample_of_hashes_keeps_every_copy_of_what_it_keeps_and_stays_small() 
     sample = HashPrefixSample(1000)
     for start in range(0, len(texts), 300):
         sample.add(hash_texts(texts[start : start + 300]), np.arange(start, min(start + 300, len(texts))))
-    hashes, places = sample.arrays()
+    hashes, offsets = sample.arrays()
     assert sample.level > 0
     assert 300 < len(hashes) <= 1000
-    kept_texts = {texts[place] for place in places}
-    assert places.tolist() == [i for i, text in enumerate(texts) if text in kept_texts]
+    kept_texts = {texts[offset] for offset in offsets}
+    assert offsets.tolist() == [i for i, text in enumerate(texts) if text in kept_texts]
     assert 1 - len(np.unique(hashes)) / len(hashes) == pytest.approx(0.3, abs=0.06)
 
 
 def test_a_sample_of_many_small_pieces_is_that_of_one_large_one() -> None:
     hashes = hash_texts(map(str, range(5000)))
     piecewise_sample, full_sample = HashPrefixSample(600), HashPrefixSample(600)
-    for place in range(5000):
-        piecewise_sample.add(hashes[place : place + 1], np.array([place]))
+    for offset in range(5000):
+        piecewise_sample.add(hashes[offset : offset + 1], np.array([offset]))
     full_sample.add(hashes, np.arange(5000))
     assert piecewise_sample.level == full_sample.level
     for piecewise_array, full_array in zip(piecewise_sample.arrays(), full_sample.arrays(), strict=True):
@@ -375,7 +375,7 @@ def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
 def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{line}\r\n" for line in (prose(1500) + prose(30)).splitlines())
     report = look(text)
-    monkeypatch.setattr(scanner, "text_blocks", lambda pieces: text_blocks(pieces, text_sample._PART))
+    monkeypatch.setattr(scanner, "text_blocks", lambda chunks: text_blocks(chunks, text_sample._PART))
     assert look(text) == report
     assert report.lines.crlf == 1530
 
@@ -404,7 +404,7 @@ def test_a_sound_text_needs_no_mending_and_a_good_loss_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("ab\r\n" * 60_000, "carriage return"),
         ("ab\ufffd" * 80_000, "could not decode"),
@@ -414,8 +414,8 @@ def test_a_sound_text_needs_no_mending_and_a_good_loss_is_named() -> None:
         (prose(100), "memorises them"),
     ],
 )
-def test_each_oddity_gets_its_sentence(text: str, told: str) -> None:
-    assert any(told in sentence for sentence in advise(look(text)))
+def test_each_oddity_gets_its_sentence(text: str, message: str) -> None:
+    assert any(message in sentence for sentence in advise(look(text)))
 
 
 def test_a_text_too_small_to_split_is_one_clear_error() -> None:
@@ -461,7 +461,7 @@ def test_json_is_one_object_with_every_figure(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["nowhere.txt"], 2, "does not exist"),
         (["empty.txt"], 1, "empty"),
@@ -472,7 +472,7 @@ def test_json_is_one_object_with_every_figure(run: Run) -> None:
         (["store"], 2, "token store"),
     ],
 )
-def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, told: str) -> None:
+def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, message: str) -> None:
     Path("empty.txt").touch()
     Path("tiny.txt").write_text("ab")
     Path("store").mkdir()
@@ -480,7 +480,7 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
     answer = run(*arguments)
     assert (answer.code, answer.out) == (code, "")
     assert answer.err.startswith("error: ")
-    assert told.lower() in answer.err.lower()
+    assert message.lower() in answer.err.lower()
 
 
 def test_on_tiny_shakespeare_the_known_split_is_measured(shared_data: Path) -> None:

@@ -101,11 +101,11 @@ def _check(value: object) -> None:
     """Every figure is finite, and none is below zero."""
     match value:
         case dict():
-            for part in value.values():
-                _check(part)
+            for item in value.values():
+                _check(item)
         case list():
-            for part in value:
-                _check(part)
+            for item in value:
+                _check(item)
         case float() | int():
             assert math.isfinite(value)
             assert value >= 0

@@ -115,11 +115,11 @@ def pairs(case: dict[str, Any]) -> set[tuple[tuple[str, Any], ...]]:
 
 def covering_cases() -> list[dict[str, Any]]:
     """Few cases in which any two choices meet, and so many more that there are ten."""
-    every = [dict(zip(CHOICES, values, strict=True)) for values in itertools.product(*CHOICES.values())]
-    missing = set().union(*map(pairs, every))
+    grid = [dict(zip(CHOICES, values, strict=True)) for values in itertools.product(*CHOICES.values())]
+    missing = set().union(*map(pairs, grid))
     cases: list[dict[str, Any]] = []
     while missing or len(cases) < 10:
-        cases.append(max((case for case in every if case not in cases), key=lambda case: len(pairs(case) & missing)))
+        cases.append(max((case for case in grid if case not in cases), key=lambda case: len(pairs(case) & missing)))
         missing -= pairs(cases[-1])
     return cases
 
@@ -173,8 +173,8 @@ def test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does(
     assert result["sampled"] == [0]
     refusals = [file.read_text() for file in tmp_path.glob("said-*") if "error:" in file.read_text()]
     assert len(refusals) == 19
-    for said in refusals:
-        error, hint = said.splitlines()[-2:]
+    for output in refusals:
+        error, hint = output.splitlines()[-2:]
         assert re.match(r"error: another process is writing to shared \((process \d+ on |it has not said)", error)
         assert hint == "hint: wait for it to end, stop it, or choose another run_dir"
     assert remains(tmp_path / "shared") == remains(tmp_path / "whole")

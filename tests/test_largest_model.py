@@ -85,9 +85,9 @@ def test_a_plan_without_the_memory_for_a_step_says_so_instead_of_trying(free, tm
 
 def test_the_slopes_of_alibi_are_those_of_the_paper_to_the_last_bit() -> None:
     for heads in (*range(1, 70), 96, 128, 200):
-        whole = 1 << (heads.bit_length() - 1)
-        paper = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-        paper += [2 ** (-4 * (2 * i + 1) / whole) for i in range(heads - whole)]
+        power_of_two = 1 << (heads.bit_length() - 1)
+        paper = [2 ** (-8 * (i + 1) / power_of_two) for i in range(power_of_two)]
+        paper += [2 ** (-4 * (2 * i + 1) / power_of_two) for i in range(heads - power_of_two)]
         assert torch.equal(alibi_slopes(heads), torch.tensor(paper)), heads
 
 

@@ -87,9 +87,9 @@ def test_after_resuming_each_step_is_recorded_once(tmp_path: Path, resumed: int)
 def test_a_line_half_written_when_the_process_died_is_dropped(tmp_path: Path, size: int) -> None:
     write(tmp_path, 1, 2)
     for name in ("metrics.jsonl", "samples.jsonl"):
-        whole = (tmp_path / name).read_bytes()
-        last = whole.splitlines(keepends=True)[-1]
-        (tmp_path / name).write_bytes(whole + last[: min(size, len(last) - 1)])
+        data = (tmp_path / name).read_bytes()
+        last = data.splitlines(keepends=True)[-1]
+        (tmp_path / name).write_bytes(data + last[: min(size, len(last) - 1)])
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
     write(tmp_path, 3)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
@@ -105,18 +105,18 @@ def test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened(
     flips = 0
     for name, read in (("metrics", read_metrics), ("samples", read_samples), ("events", read_events)):
         path = tmp_path / f"{name}.jsonl"
-        whole = path.read_bytes()
-        for at in range(len(whole)):
+        data = path.read_bytes()
+        for at in range(len(data)):
             for bit in range(8):
-                path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+                path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
                 with pytest.raises(DamagedError, match="damaged line"):
                     read(tmp_path)
                 flips += 1
-        path.write_bytes(whole[:-1] + b"\x0b")
+        path.write_bytes(data[:-1] + b"\x0b")
         with pytest.raises(DamagedError, match="damaged line"):
             RunLog(tmp_path)
         assert path.read_bytes()[-1:] == b"\x0b"
-        path.write_bytes(whole)
+        path.write_bytes(data)
     record_property("faults", flips)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 20]
 
@@ -127,12 +127,12 @@ def test_lines_of_an_older_run_have_no_sum_and_are_read_as_before(tmp_path: Path
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
 
 
-@pytest.mark.parametrize("bad", ["", "{", "[]", "3", '{"loss": 1}', '{"step": "1"}', "[" * 100_000, "\0\0", "\udcff"])
-def test_a_damaged_line_is_named_by_its_place(tmp_path: Path, bad: str) -> None:
+@pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"loss": 1}', '{"step": "1"}', "[" * 100_000, "\0\0", "\udcff"])
+def test_a_damaged_line_is_named_by_its_place(tmp_path: Path, line: str) -> None:
     write(tmp_path, 1)
     path = tmp_path / "metrics.jsonl"
     with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(f"{bad}\n" + '{"step": 2, "time": 1}\n')
+        file.write(f"{line}\n" + '{"step": 2, "time": 1}\n')
     with pytest.raises(DamagedError, match="damaged line") as caught:
         read_metrics(tmp_path)
     assert caught.value.where == f"{path}:2"

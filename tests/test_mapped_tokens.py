@@ -41,11 +41,11 @@ def test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files(
     assert (len(mapped), mapped[:].tolist(), mapped.nbytes) == (len(ids), ids, 2 * len(ids))
     assert mapped[start:stop].tolist() == ids[start:stop]
     starts = data.draw(st.lists(st.integers(0, len(ids) - length), min_size=1, max_size=5))
-    there, here = DeviceTokens(mapped, CPU), DeviceTokens(np.array(ids, dtype=np.uint16), CPU)
-    assert len(there) == len(here)
-    assert there.windows(starts, length).equal(here.windows(starts, length))
-    assert there.span(starts[0], starts[0] + length).equal(here.span(starts[0], starts[0] + length))
-    assert DeviceTokens(mapped, CPU, resident=True).ids.equal(here.ids)
+    on_disk, in_memory = DeviceTokens(mapped, CPU), DeviceTokens(np.array(ids, dtype=np.uint16), CPU)
+    assert len(on_disk) == len(in_memory)
+    assert on_disk.windows(starts, length).equal(in_memory.windows(starts, length))
+    assert on_disk.span(starts[0], starts[0] + length).equal(in_memory.span(starts[0], starts[0] + length))
+    assert DeviceTokens(mapped, CPU, resident=True).ids.equal(in_memory.ids)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_training_from_the_disk_gives_the_weights_of_training_from_memory(
 ) -> None:
     write(tmp_path / "store", [0, 1, 2, 3] * 99, [1, 2] * 50)
     settings = (f"data.source={tmp_path / 'store'}", *DIVISION)
-    here = run(make_config(tmp_path, *settings, name="here"))
+    in_memory = run(make_config(tmp_path, *settings, name="here"))
     monkeypatch.setattr(prepare, "MAPPED_FROM", 1)
     config = make_config(tmp_path, *settings, name="there")
     assert isinstance(prepare.prepare_corpus(config.data, config.tokenizer, note=print).train, MappedTokens)
-    assert weights(run(config)) == weights(here)
+    assert weights(run(config)) == weights(in_memory)
 
 
 @pytest.mark.slow
@@ -87,18 +87,18 @@ def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_i
     overrides = (f"data.source={tmp_path / 'store'}", *DIVISION, "train.micro_batch_size=2")
     config = make_config(tmp_path, *overrides)
     (tmp_path / "run.yaml").write_text(dump_config(config))
-    room = ids.nbytes // 2
+    headroom = ids.nbytes // 2
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     completed = subprocess.run(
         [*command, str(ROOT / "tests" / "together.py"), str(tmp_path / "run.yaml")],
-        env={**environment(tmp_path), "ROOM": str(room), "MALLOC_ARENA_MAX": "1"},
+        env={**environment(tmp_path), "ROOM": str(headroom), "MALLOC_ARENA_MAX": "1"},
         capture_output=True,
         text=True,
         timeout=HANG,
         check=False,
     )
     assert completed.returncode == 0, completed.stderr[-3000:]
-    assert completed.stdout.count(f"limited to {room} bytes more") == 2
+    assert completed.stdout.count(f"limited to {headroom} bytes more") == 2
     alone = run(make_config(tmp_path, *overrides, name="alone"))
     sums = read_sums(list_checkpoints(tmp_path / "run")[0])
     assert {key: sums[key] for key in weights(alone)} == weights(alone)

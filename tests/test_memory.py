@@ -183,5 +183,5 @@ def test_decoding_with_a_cache_is_untouched_by_computing_activations_twice():
     apply_activation_checkpointing(model)
     cache = KVCache(model.config, 1)
     with torch.no_grad():
-        pieces_of_text = [model(part, cache) for part in tokens.split(4, dim=1)]
+        pieces_of_text = [model(chunk, cache) for chunk in tokens.split(4, dim=1)]
     torch.testing.assert_close(torch.cat(pieces_of_text, dim=1), expected)

@@ -24,10 +24,10 @@ def peak(config: Config, vocab_size: int, precision: str) -> int:
         size = config.train.sequences_per_forward
         tokens = torch.zeros(size, config.model.context_length, dtype=torch.long)
         targets = tokens if config.task.kind == "language" else tokens[:, 0]
-        parts = -(-config.train.batch_size // size)
+        micro_batches = -(-config.train.batch_size // size)
         allocations.peak = 0
-        for micro_step in range(min(parts, 2)):
-            state.engine.forward_backward(tokens, targets, parts, micro_step)
+        for micro_step in range(min(micro_batches, 2)):
+            state.engine.forward_backward(tokens, targets, micro_batches, micro_step)
         state.optimizer.step(1.0)
     return allocations.peak
 

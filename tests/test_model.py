@@ -18,8 +18,8 @@ from gpt_cli.training.evaluate import cross_entropy
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 SMALL = {"n_layer": 2, "n_head": 4, "n_embd": 32, "context_length": 12, "zero_init": False, "init_std": 0.2}
 OPTIONS = [
-    {"position": position, "norm": norm, "norm_position": place}
-    for position, norm, place in product(
+    {"position": position, "norm": norm, "norm_position": norm_position}
+    for position, norm, norm_position in product(
         ("learned", "sinusoidal", "rope", "alibi", "none"), ("layernorm", "rmsnorm"), ("pre", "post")
     )
 ] + [
@@ -76,8 +76,8 @@ def test_cached_logits_equal_uncached_ones_however_the_text_is_cut(options):
         return
     for cuts in ([12], [1] * 12, [5, 1, 1, 5], [1, 11]):
         cache = KVCache(model.config, batch=2, dtype=torch.float64)
-        pieces = [model(piece, cache) for piece in tokens.split(cuts, dim=1)]
-        torch.testing.assert_close(torch.cat(pieces, dim=1), expected)
+        chunks = [model(chunk, cache) for chunk in tokens.split(cuts, dim=1)]
+        torch.testing.assert_close(torch.cat(chunks, dim=1), expected)
         assert cache.length == 12
 
 

@@ -88,8 +88,8 @@ def test_it_is_the_same_from_python(recipe):
 
 
 def test_a_value_is_explained_by_its_recipe(config):
-    asked = ["recipe=classic", "model.qk_norm=true"]
-    origins = {row.key: row.origin for row in explain(load_config(config, asked), config, asked)}
+    overrides = ["recipe=classic", "model.qk_norm=true"]
+    origins = {row.key: row.origin for row in explain(load_config(config, overrides), config, overrides)}
     assert (origins["model.position"], origins["optim.lr"]) == ("recipe classic", "recipe classic")
     assert (origins["model.qk_norm"], origins["model.dropout"]) == ("override", "default")
     assert origins["model.n_layer"].endswith("tiny.yaml:2")
@@ -122,17 +122,17 @@ def test_each_recipe_learns_and_its_run_goes_on_but_not_as_another_one(config, c
     losses = [json.loads(line).get("val_loss") for line in Path("run/metrics.jsonl").read_text().splitlines()]
     first, *_, last = [loss for loss in losses if loss is not None]
     assert last < first - 0.3
-    other = next(name for name in RECIPES if name != recipe)
-    assert main(["train", "--config", str(config), f"recipe={other}", "run_dir=run"]) == 2
-    assert f"recipe: {recipe} there, {other} here" in capsys.readouterr().err
+    other_recipe = next(name for name in RECIPES if name != recipe)
+    assert main(["train", "--config", str(config), f"recipe={other_recipe}", "run_dir=run"]) == 2
+    assert f"recipe: {recipe} there, {other_recipe} here" in capsys.readouterr().err
 
 
 def test_a_text_alone_is_trained_by_a_recipe_too(config, capsys):
     command = ["train", "text.txt", "recipe=classic", "train.steps=2", "run_dir=run"]
     assert main([*command, "--json"]) == 0
-    kept = load_config(Path("run/config.yaml"))
-    assert (kept.recipe, kept.model.position, kept.optim.name) == ("classic", "learned", "adamw")
-    assert kept.schedule.warmup_steps == 0  # which the fit to so short a run chose, and no recipe takes back
+    saved = load_config(Path("run/config.yaml"))
+    assert (saved.recipe, saved.model.position, saved.optim.name) == ("classic", "learned", "adamw")
+    assert saved.schedule.warmup_steps == 0  # which the fit to so short a run chose, and no recipe takes back
     assert main(command) == 0
     assert "already complete" in capsys.readouterr().err
 

@@ -47,16 +47,16 @@ def texts(decoder: NativeDecoder, n: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any, shape: dict[str, Any]) -> None:
     weights = weights_of(make_model(n_layer=2, **shape))
-    few = NativeDecoder(weights, format=format, use_amx=False)
-    tokens, logits = texts(few, 1)
+    single = NativeDecoder(weights, format=format, use_amx=False)
+    tokens, logits = texts(single, 1)
     everything = {1: (tokens, logits)}
     for n in SIZES[1:]:
         decoder = NativeDecoder(weights, format=format, threads=1 + n % 3, use_amx=n % 4 != 0)
         everything[n] = texts(decoder, n)
-    for (n, less), (_, more) in pairwise(everything.items()):
-        np.testing.assert_array_equal(less[0], more[0][:, :n])
-        np.testing.assert_array_equal(less[1], more[1][:, :n])
-    (last,) = few.start([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], TokenChoice(1.0)).decode_with_logits(STEPS)[1:]
+    for (n, smaller), (_, larger) in pairwise(everything.items()):
+        np.testing.assert_array_equal(smaller[0], larger[0][:, :n])
+        np.testing.assert_array_equal(smaller[1], larger[1][:, :n])
+    (last,) = single.start([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], TokenChoice(1.0)).decode_with_logits(STEPS)[1:]
     np.testing.assert_array_equal(everything[70][1][:, 69], last[:, 0])
 
 

@@ -54,13 +54,13 @@ def _between(low: float, high: float) -> np.ndarray:
     return np.linspace(low, high, N, dtype=np.float32)
 
 
-@pytest.mark.parametrize(("low", "most"), [(-1, 3e-7), (-20, 1.2e-6), (-87, 6e-6)])
+@pytest.mark.parametrize(("low", "tolerance"), [(-1, 3e-7), (-20, 1.2e-6), (-87, 6e-6)])
 def test_an_exponential_is_off_by_little_and_by_nothing_at_zero(
-    low: float, most: float, functions: dict[str, Function]
+    low: float, tolerance: float, functions: dict[str, Function]
 ) -> None:
     x = _between(low, 0)
     y = functions["exponential"](x)
-    np.testing.assert_allclose(y, np.exp(x.astype(np.float64)), rtol=most)
+    np.testing.assert_allclose(y, np.exp(x.astype(np.float64)), rtol=tolerance)
     assert y[-1] == 1
 
 

@@ -92,16 +92,16 @@ def test_sound_code_of_every_layout_is_found_to_be_right_and_no_randomness_is_us
     assert torch.get_num_threads() > 0
 
 
-@pytest.mark.parametrize("wrong", range(4))
+@pytest.mark.parametrize("faulty_call", range(4))
 def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
-    wrong: int, monkeypatch: pytest.MonkeyPatch
+    faulty_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, calls = NativeLibrary.load(torch.float32), itertools.count()
     original_add_gradients = NativeEngine.add_gradients
 
     def add_gradients(network: NativeEngine, *batch: Any) -> float:
         loss = original_add_gradients(network, *batch)
-        if next(calls) == wrong:
+        if next(calls) == faulty_call:
             gradient = next(network.model.parameters()).grad
             assert gradient is not None
             gradient.mul_(1.01)

@@ -29,7 +29,7 @@ PROMPTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=CONTEXT 
 @st.composite
 def visits(draw: Any) -> list[dict[str, Any]]:
     """Texts with the round in which each joins, how many tokens it stays for, and how it is written."""
-    one = st.fixed_dictionaries(
+    visit = st.fixed_dictionaries(
         {
             "prompt": PROMPTS,
             "joins": st.integers(0, 30),
@@ -39,7 +39,7 @@ def visits(draw: Any) -> list[dict[str, Any]]:
             "mode": st.sampled_from(["free", "shown", "left"]),
         }
     )
-    return list(draw(st.lists(one, min_size=1, max_size=24)))
+    return list(draw(st.lists(visit, min_size=1, max_size=24)))
 
 
 def alone(decoder: NativeDecoder, visit: dict[str, Any], steps: int) -> tuple[list[int], Any]:
@@ -60,7 +60,7 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
     expected = [alone(decoder, visit, visit["stays"]) for visit in visits]
     batch, seats = ContinuousBatch(decoder), dict[int, Seat]()
     written: list[list[int]] = [[] for _ in visits]
-    shown: list[list[Any]] = [[] for _ in visits]
+    logit_rows: list[list[Any]] = [[] for _ in visits]
     for turn in range(10_000):
         for i, visit in enumerate(visits):
             if visit["joins"] == turn:
@@ -75,14 +75,14 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
                 )
         if not seats and all(visit["joins"] <= turn for visit in visits):
             break
-        here = list(seats)
-        single = any(seats[i].keeps_logits for i in here)
-        steps = 1 if single or not here else min(3, *(visits[i]["stays"] - len(written[i]) for i in here))
-        actual = batch.step([seats[i] for i in here], steps, data.draw(st.integers(1, 40)) if turn < 40 else 40)
-        for i, tokens in zip(here, actual, strict=True):
+        seated = list(seats)
+        single = any(seats[i].keeps_logits for i in seated)
+        steps = 1 if single or not seated else min(3, *(visits[i]["stays"] - len(written[i]) for i in seated))
+        actual = batch.step([seats[i] for i in seated], steps, data.draw(st.integers(1, 40)) if turn < 40 else 40)
+        for i, tokens in zip(seated, actual, strict=True):
             for token in tokens:
                 if seats[i].keeps_logits:
-                    shown[i].append(seats[i].logits())
+                    logit_rows[i].append(seats[i].logits())
                 if token is None:  # as whoever chooses finds it
                     token = expected[i][0][len(written[i])]
                     seats[i].accept(token)
@@ -91,6 +91,6 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
             if written[i] and (len(written[i]) == visits[i]["stays"] or written[i][-1] == end):
                 del seats[i]
     assert written == [tokens for tokens, _ in expected]
-    for i, logits in enumerate(shown):
+    for i, logits in enumerate(logit_rows):
         if logits:
             np.testing.assert_array_equal(np.array(logits), expected[i][1])

@@ -145,7 +145,7 @@ def test_what_is_not_as_it_was_compiled_is_told_compiled_again_and_never_loaded(
         assert remarks == []  # it was never finished
     else:
         assert len(remarks) == 1
-        assert any(part in remarks[0] for part in alternatives.split("|"))
+        assert any(alternative in remarks[0] for alternative in alternatives.split("|"))
         assert remarks[0].endswith("; compiling it again")
     assert load_remarks(answer_kernel) == []
 
@@ -289,28 +289,28 @@ def test_a_cache_that_cannot_be_used_is_told_and_done_without(
 
 
 def test_a_way_to_the_cache_that_others_can_change_is_not_taken(tmp_path: Path) -> None:
-    place = tmp_path / "open" / "inner" / "cache"
-    place.mkdir(parents=True)
-    require_trusted_parents(place)
-    require_trusted_parents(place / "not" / "there")
+    cache = tmp_path / "open" / "inner" / "cache"
+    cache.mkdir(parents=True)
+    require_trusted_parents(cache)
+    require_trusted_parents(cache / "not" / "there")
     outer_folder = tmp_path / "open"
     outer_folder.chmod(0o777)
     with pytest.raises(UntrustedError, match=r"others may write to .*open$"):
-        require_trusted_parents(place)
+        require_trusted_parents(cache)
     outer_folder.chmod(0o1777)  # sticky, as /tmp is
-    require_trusted_parents(place)
+    require_trusted_parents(cache)
     outer_folder.chmod(0o755)
     link = tmp_path / "link"
     link.symlink_to("open/../open/inner")
     require_trusted_parents(link / "cache")
-    place.parent.chmod(0o777)
+    cache.parent.chmod(0o777)
     with pytest.raises(UntrustedError, match=r"others may write to .*inner$"):
         require_trusted_parents(link / "cache")
     (tmp_path / "round").symlink_to("round")
     with pytest.raises((UntrustedError, OSError)):
         require_trusted_parents(tmp_path / "round" / "cache")
     if os.geteuid() == 0:
-        place.parent.chmod(0o755)
+        cache.parent.chmod(0o755)
         os.chown(outer_folder, 65534, 65534)
         with pytest.raises(UntrustedError, match="belongs to another user"):
             require_trusted_parents(link / "cache")
@@ -422,7 +422,7 @@ def test_what_a_group_of_processes_has_computed_is_known() -> None:
 def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_use_stays(
     answer_kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = kernel.store_path()
+    store = kernel.store_path()
     fake_compiler(
         tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; sleep 100000"
     )
@@ -432,16 +432,16 @@ def test_what_a_killed_compilation_leaves_is_removed_by_the_next_and_what_is_in_
     )
     process = subprocess.Popen([sys.executable, "-c", program, answer_kernel.sources[0]], cwd=ROOT)
     wait_until((tmp_path / "pid").exists, process)
-    (folder,) = place.iterdir()
+    (folder,) = store.iterdir()
     monkeypatch.delenv("CC")
     load_remarks(answer_kernel)
-    assert folder in place.iterdir()  # somebody works there
+    assert folder in store.iterdir()  # somebody works there
     process.kill()
     process.wait()
     os.killpg(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     stored_files()[1].unlink()
     load_remarks(answer_kernel)
-    assert folder not in place.iterdir()
+    assert folder not in store.iterdir()
 
 
 @pytest.fixture

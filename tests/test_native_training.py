@@ -295,12 +295,12 @@ def test_no_gradient_reaches_the_future():
     assert old_losses[60:] != new_losses[60:]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_weight_that_is_not_finite_makes_the_loss_so(bad):
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_makes_the_loss_so(value):
     for name in ("blocks.0.attention.qkv.weight", "blocks.1.mlp.down.weight", "norm.weight", "head.weight"):
         model = make_model({}, 65)
         with torch.no_grad():
-            dict(model.named_parameters())[name].view(-1)[0] = bad
+            dict(model.named_parameters())[name].view(-1)[0] = value
         inputs, targets = windows(4, 80, 65)
         loss = NativeEngine(model, library(torch.float32), 2).add_gradients(inputs, targets, 1.0)
         assert not torch.isfinite(torch.tensor(loss)), name

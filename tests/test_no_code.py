@@ -123,8 +123,8 @@ runtime: {device: cpu, threads: 1}
 
 def watched(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     shutil.copytree(os.environ["GPT_CACHE"], folder / "cache", dirs_exist_ok=True)
-    places = {"GPT_CACHE": str((folder / "cache").resolve()), "TMPDIR": str(folder)}
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", **places}
+    directories = {"GPT_CACHE": str((folder / "cache").resolve()), "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", **directories}
     return subprocess.run(
         [sys.executable, "-B", str(ROOT / "tests" / "watched.py"), *arguments],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
@@ -143,13 +143,13 @@ def test_a_whole_train_resume_eval_and_sample_stays_on_its_own_ground(tmp_path: 
         "train --config config.yaml run_dir=bpe tokenizer.kind=bpe tokenizer.vocab_size=260",
         "doctor run",
     ]
-    done = watched(tmp_path, *" then ".join(commands).split())
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("is saved") == 3
+    completed = watched(tmp_path, *" then ".join(commands).split())
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr.count("is saved") == 3
 
 
 @pytest.mark.parametrize(
-    ("code", "seen"),
+    ("code", "complaint"),
     [
         ("import pickle; pickle.loads(b'cos\\nsystem\\n.')", "pickle.find_class"),
         ("exec('1')", "compile"),
@@ -158,8 +158,8 @@ def test_a_whole_train_resume_eval_and_sample_stays_on_its_own_ground(tmp_path: 
         ("open('/tmp/gpt-outside', 'w')", "opened for writing"),
     ],
 )
-def test_the_watch_is_awake(tmp_path: Path, code: str, seen: str) -> None:
+def test_the_watch_is_awake(tmp_path: Path, code: str, complaint: str) -> None:
     (tmp_path / "planted.py").write_text(code)
-    done = watched(tmp_path, "do", "planted")
-    assert done.returncode == 99, done.stderr
-    assert seen in done.stderr or "exec of" in done.stderr
+    completed = watched(tmp_path, "do", "planted")
+    assert completed.returncode == 99, completed.stderr
+    assert complaint in completed.stderr or "exec of" in completed.stderr

@@ -53,12 +53,12 @@ def test_the_automaton_meets_what_is_there(sample: str, training: str) -> None:
     assert automaton.matches() == plain_matches(sample, training)
 
 
-@given(parts=st.lists(st.text(alphabet="ab", max_size=30), max_size=4), sample=st.text(alphabet="ab", max_size=30))
-def test_what_is_read_in_parts_is_met_in_none_across_them(parts: list[str], sample: str) -> None:
+@given(chunks=st.lists(st.text(alphabet="ab", max_size=30), max_size=4), sample=st.text(alphabet="ab", max_size=30))
+def test_what_is_read_in_parts_is_met_in_none_across_them(chunks: list[str], sample: str) -> None:
     automaton = SuffixAutomaton(sample)
-    for part in parts:
-        automaton.read(part)
-    assert automaton.matches() == plain_matches(sample, "|".join(parts))
+    for chunk in chunks:
+        automaton.read(chunk)
+    assert automaton.matches() == plain_matches(sample, "|".join(chunks))
 
 
 @given(data=st.data(), block=st.sampled_from([1, 5, 16, 1 << 20]), training=letters)
@@ -70,16 +70,16 @@ def test_what_is_told_is_what_a_search_for_every_substring_finds(
     if training:  # so that long copies occur, too
         start = data.draw(st.integers(0, len(training) - 1))
         samples.append("a" + training[start : start + 40] + "\nb")
-    kept, novelty._BLOCK = novelty._BLOCK, block
+    original_block, novelty._BLOCK = novelty._BLOCK, block
     try:
         actual = measure_novelty(samples, training)
     finally:
-        novelty._BLOCK = kept
-    for sample, one in zip(samples, actual, strict=True):
-        told = one.to_json()
-        span = told.pop("span")
-        assert told == plain(sample, training)
-        assert len(span) == told["longest"]
+        novelty._BLOCK = original_block
+    for sample, measurement in zip(samples, actual, strict=True):
+        reported = measurement.to_json()
+        span = reported.pop("span")
+        assert reported == plain(sample, training)
+        assert len(span) == reported["longest"]
         assert span in sample
         assert span in training
 
@@ -133,9 +133,9 @@ def test_json_has_what_each_sample_copies_and_a_recitation_is_told(
     lines = [json.loads(line) for line in out.splitlines()]
     assert (code, len(lines)) == (0, 2)
     for line in lines:
-        told = line["novelty"]
-        assert told.pop("span") in training
-        assert told == plain(line["text"], training)
+        reported = line["novelty"]
+        assert reported.pop("span") in training
+        assert reported == plain(line["text"], training)
     code, out, _ = call(capsys, run, "--json", "--prompt", "a", "--choices", "there was a mouse")
     (sample,) = json.loads(out)["samples"]
     assert sample["novelty"] == {"longest": 17, "span": "there was a mouse", "copied_8": 1.0, "copied_20": None}

@@ -57,13 +57,13 @@ def test_orthogonalise_in_bf16_is_near_fp64_and_leaves_zero_at_zero():
 def test_muon_equals_its_written_out_reference_over_several_steps():
     torch.manual_seed(0)
     shapes = {"a": (24, 16), "b": (16, 40), "qkv": (32, 16)}
-    pieces = {"qkv": (16, 8, 8)}
+    splits = {"qkv": (16, 8, 8)}
     ours = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     reference = {name: p.clone() for name, p in ours.items()}
     buffers = {name: torch.zeros_like(p) for name, p in ours.items()}
     muon = Muon(
         ours,
-        pieces,
+        splits,
         lr=0.02,
         momentum=0.9,
         weight_decay=0.1,
@@ -76,9 +76,9 @@ def test_muon_equals_its_written_out_reference_over_several_steps():
             buffers[name] = 0.9 * buffers[name] + 0.1 * parameter.grad
             update = 0.1 * parameter.grad + 0.9 * buffers[name]
             directions = []
-            for piece in update.split(pieces.get(name, (shapes[name][0],))):
-                rows, columns = piece.shape
-                directions.append(max(1, rows / columns) ** 0.5 * reference_orthogonal(piece))
+            for block in update.split(splits.get(name, (shapes[name][0],))):
+                rows, columns = block.shape
+                directions.append(max(1, rows / columns) ** 0.5 * reference_orthogonal(block))
             lr = 0.02 * multiplier
             reference[name] = (1 - lr * 0.1) * reference[name] - lr * torch.cat(directions)
         muon.step(multiplier)
@@ -119,20 +119,20 @@ def test_the_rows_of_fused_projections_add_up_to_them():
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_an_optimizer_restored_from_its_state_continues_bit_for_bit(name):
     config = OptimConfig(name=name, lr=0.01)
-    one = make_model()
-    optimizer = MuonAdamW(one, config)
+    original = make_model()
+    optimizer = MuonAdamW(original, config)
     for step in range(3):
-        fill_gradients(one, step)
+        fill_gradients(original, step)
         optimizer.step(1.0)
-    other = make_model(seed=1)
-    other.load_state_dict(one.state_dict())
-    restored = MuonAdamW(other, config)
+    copied = make_model(seed=1)
+    copied.load_state_dict(original.state_dict())
+    restored = MuonAdamW(copied, config)
     restored.load_state_tensors({key: value.clone() for key, value in optimizer.state_tensors().items()})
     for step in range(3, 6):
-        for model, opt in ((one, optimizer), (other, restored)):
+        for model, opt in ((original, optimizer), (copied, restored)):
             fill_gradients(model, step)
             opt.step(0.5)
-    for (key, a), b in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+    for (key, a), b in zip(original.state_dict().items(), copied.state_dict().values(), strict=True):
         assert a.equal(b), key
     for key, value in optimizer.state_tensors().items():
         assert value.equal(restored.state_tensors()[key]), key
@@ -181,11 +181,11 @@ def test_without_a_decay_the_weights_are_their_own_average():
     assert average.state_tensors() == {}
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_the_loss_scale_halves_on_overflow_and_grows_back(bad):
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_the_loss_scale_halves_on_overflow_and_grows_back(value):
     scale = GradScaler(enabled=True)
     first = scale.scale.item()
-    assert scale.update(torch.tensor(bad)).item() == 1.0
+    assert scale.update(torch.tensor(value)).item() == 1.0
     assert (scale.scale.item(), scale.good_updates.item()) == (first / 2, 0)
     for _ in range(2000):
         assert scale.update(torch.tensor(1.0)).item() == 0.0
@@ -194,9 +194,9 @@ def test_the_loss_scale_halves_on_overflow_and_grows_back(bad):
     assert (scale.scale.item(), scale.good_updates.item()) == (first, 1)
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("overflow", [float("inf"), float("nan")])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one(name, bad):
+def test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one(name, overflow):
     config = OptimConfig(name=name, lr=0.01, weight_decay=0.1)
     skipping, plain = make_model(), make_model()
     optimizers = MuonAdamW(skipping, config), MuonAdamW(plain, config)
@@ -207,7 +207,7 @@ def test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others
         before = [t.clone() for t in (*skipping.state_dict().values(), *optimizers[0].state_tensors().values())]
         fill_gradients(skipping, step)
         for p in skipping.parameters():
-            p.grad[..., 0] = bad
+            p.grad[..., 0] = overflow
         optimizers[0].step(0.5, torch.ones(()))
         after = [*skipping.state_dict().values(), *optimizers[0].state_tensors().values()]
         assert all(a.equal(b) for a, b in zip(before, after, strict=True))

@@ -74,8 +74,8 @@ Parts = st.lists(Part, max_size=5)
 
 @given(a=Parts, b=Parts)
 def test_different_tuples_have_different_seeds(a: list[int | str], b: list[int | str]) -> None:
-    same = [(type(part), part) for part in a] == [(type(part), part) for part in b]
-    assert (derive_seed(*a) == derive_seed(*b)) == same
+    are_equal = [(type(part), part) for part in a] == [(type(part), part) for part in b]
+    assert (derive_seed(*a) == derive_seed(*b)) == are_equal
 
 
 def test_seeds_of_a_grid_of_small_numbers_do_not_collide() -> None:

@@ -72,8 +72,8 @@ def test_padded_and_packed_examples_have_the_loss_that_each_has_alone(
     chosen = list(range(len(rows)))
     alone = sum(token_loss(model, *rows.tensors([row], int(rows.widths[row]), CPU), "sum") for row in chosen)
     padded = token_loss(model, *rows.tensors(chosen, int(rows.widths.max()), CPU), "sum")
-    places = first_fit(rows.widths.tolist(), CONTEXT)
-    packed = packed_loss(model, *rows.packed(chosen, places, (1 + max(places)[0], CONTEXT), CPU), "sum")
+    positions = first_fit(rows.widths.tolist(), CONTEXT)
+    packed = packed_loss(model, *rows.packed(chosen, positions, (1 + max(positions)[0], CONTEXT), CPU), "sum")
     assert isinstance(alone, torch.Tensor)
     expected = torch.autograd.grad(alone, model.parameters())
     for loss in (padded, packed):
@@ -86,10 +86,10 @@ def test_padded_and_packed_examples_have_the_loss_that_each_has_alone(
 def test_what_stands_in_an_example_changes_no_bit_of_its_neighbours(options: dict[str, Any]) -> None:
     model = make_model(options).eval()
     tokens = torch.randint(0, VOCAB, (3, CONTEXT), generator=torch.Generator().manual_seed(1))
-    other = tokens.clone()
-    other[:, 9:15] = (tokens[:, 9:15] + 5) % VOCAB  # the second of three
+    changed = tokens.clone()
+    changed[:, 9:15] = (tokens[:, 9:15] + 5) % VOCAB  # the second of three
     actual = []
-    for rows in (tokens, other):
+    for rows in (tokens, changed):
         marked = rows.clone()
         for start in (0, 9, 15):
             marked[:, start] = ~marked[:, start]
@@ -104,14 +104,14 @@ def test_what_stands_in_an_example_changes_no_bit_of_its_neighbours(options: dic
 
 @given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=60))
 def test_rows_overlap_nowhere_and_are_few(widths: list[int]) -> None:
-    places = first_fit(widths, 50)
-    taken = np.zeros((1 + max(places)[0], 50), dtype=int)
-    for width, (row, at) in zip(widths, places, strict=True):
+    positions = first_fit(widths, 50)
+    occupied = np.zeros((1 + max(positions)[0], 50), dtype=int)
+    for width, (row, at) in zip(widths, positions, strict=True):
         assert at + width <= 50
-        taken[row, at : at + width] += 1
-    assert taken.max() == 1
-    assert len(taken) <= 11 / 9 * max(1, sum(widths) / 50) + 1 + len(widths) / 2
-    assert sum(sum(row) <= 25 for row in taken) <= 1  # two half empty rows would be one
+        occupied[row, at : at + width] += 1
+    assert occupied.max() == 1
+    assert len(occupied) <= 11 / 9 * max(1, sum(widths) / 50) + 1 + len(widths) / 2
+    assert sum(sum(row) <= 25 for row in occupied) <= 1  # two half empty rows would be one
 
 
 @pytest.fixture
@@ -162,8 +162,8 @@ def test_an_epoch_of_packed_rows_has_each_example_once_and_filling_is_no_target(
     batches = open_batches(config, prepare_corpus(config.data, config.tokenizer, note=print), CPU, print)
     assert isinstance(batches, ExampleBatches)
     n = len(batches.rows)
-    seen = [row for step in range(n) for row in batches.indices(step)]  # 6 epochs
-    assert np.bincount(seen, minlength=n).tolist() == [6] * n
+    indices = [row for step in range(n) for row in batches.indices(step)]  # 6 epochs
+    assert np.bincount(indices, minlength=n).tolist() == [6] * n
     counts = batches.rows.count_targets()
     for step in range(20):
         assert sum(int((t != IGNORED).sum()) for _, t in batches.at(step)) == counts[batches.indices(step)].sum()
@@ -186,14 +186,14 @@ def test_a_packed_run_learns_and_resumes_bit_for_bit(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text(f"data: {{source: {pairs}, format: pairs, packing: true}}\n", encoding="utf-8")
-    keys = [f"{section}.every={every}" for section, every in (("eval", 5), ("checkpoint", 5), ("sample", "null"))]
+    keys = [f"{section}.every={interval}" for section, interval in (("eval", 5), ("checkpoint", 5), ("sample", "null"))]
     sizes = ["model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.context_length=40", "train.batch_size=6"]
 
-    def train(*more: str) -> dict[str, Any]:
-        assert main(["train", "--config", "c.yaml", *keys, *sizes, "schedule.kind=constant", *more, "--json"]) == 0
+    def train(*overrides: str) -> dict[str, Any]:
+        assert main(["train", "--config", "c.yaml", *keys, *sizes, "schedule.kind=constant", *overrides, "--json"]) == 0
         actual: dict[str, Any] = json.loads(capsys.readouterr().out)
         return actual
 
-    whole = train("run_dir=whole", "train.steps=10")
+    uninterrupted = train("run_dir=whole", "train.steps=10")
     train("run_dir=halves", "train.steps=5")
-    assert train("run_dir=halves", "train.steps=10")["weights_sha256"] == whole["weights_sha256"]
+    assert train("run_dir=halves", "train.steps=10")["weights_sha256"] == uninterrupted["weights_sha256"]

@@ -241,19 +241,19 @@ def test_an_environment_that_is_half_torchruns_is_refused(monkeypatch: pytest.Mo
 @given(world_size=st.integers(1, 9), share=st.integers(1, 9))
 def test_subtrees_of_all_processes_are_each_leaf_once_and_add_up_to_the_same_bits(world_size: int, share: int) -> None:
     leaves = world_size * share
-    parts = [
-        part
+    spans = [
+        span
         for rank in range(world_size)
-        for part in subtrees((0, leaves), contiguous_micro_batches(World(rank, world_size), leaves, rank))
+        for span in subtrees((0, leaves), contiguous_micro_batches(World(rank, world_size), leaves, rank))
     ]
-    assert Counter(leaf for part in parts for leaf in range(*part)) == Counter(range(leaves))
+    assert Counter(leaf for span in spans for leaf in range(*span)) == Counter(range(leaves))
     values = torch.randn(leaves, 3, generator=torch.Generator().manual_seed(leaves))
 
-    def leaf(part: Range, keep: bool) -> list[torch.Tensor] | None:
-        return [values[part[0]].clone()] if part[1] - part[0] == 1 else None
+    def leaf(span: Range, keep: bool) -> list[torch.Tensor] | None:
+        return [values[span[0]].clone()] if span[1] - span[0] == 1 else None
 
-    sums = {part: tree_sum(part, leaf) for part in parts}
-    combined_sum = tree_sum((0, leaves), lambda part, _: sums.get(part))[0]
+    sums = {span: tree_sum(span, leaf) for span in spans}
+    combined_sum = tree_sum((0, leaves), lambda span, _: sums.get(span))[0]
     single_sum = tree_sum((0, leaves), leaf)[0]
     assert torch.equal(combined_sum, single_sum)
     exact_sum = [float(sum(Fraction(float(x)) for x in column)) for column in values.T]
@@ -294,12 +294,12 @@ def test_the_state_of_a_model_that_is_mostly_embeddings_is_shared_out_evenly(nam
 
 
 @pytest.mark.usefixtures("cut")
-@given(parts=st.lists(st.integers(0, 5), min_size=2, max_size=5), remainder=st.integers(0, 70))
-def test_the_norm_of_a_gradient_in_parts_is_that_of_the_whole(parts: list[int], remainder: int) -> None:
-    gradient = torch.randn(64 * sum(parts) + remainder + 65, generator=torch.Generator().manual_seed(remainder))
-    sizes = [64 * part for part in parts]
-    pieces = [piece_norms(part) for part in gradient.split([*sizes, len(gradient) - sum(sizes)])]
-    assert torch.linalg.vector_norm(torch.cat(pieces)).equal(norms_of([gradient])[0])
+@given(blocks=st.lists(st.integers(0, 5), min_size=2, max_size=5), remainder=st.integers(0, 70))
+def test_the_norm_of_a_gradient_in_parts_is_that_of_the_whole(blocks: list[int], remainder: int) -> None:
+    gradient = torch.randn(64 * sum(blocks) + remainder + 65, generator=torch.Generator().manual_seed(remainder))
+    sizes = [64 * block for block in blocks]
+    norms = [piece_norms(block) for block in gradient.split([*sizes, len(gradient) - sum(sizes)])]
+    assert torch.linalg.vector_norm(torch.cat(norms)).equal(norms_of([gradient])[0])
     torch.testing.assert_close(norms_of([gradient])[0], gradient.norm())
 
 
@@ -339,10 +339,10 @@ def test_lora_is_not_sharded(tmp_path: Path) -> None:
 
 @given(leaves=st.integers(2, 200))
 def test_a_tree_of_an_even_number_of_leaves_is_two_equal_halves(leaves: int) -> None:
-    parts = children((0, leaves))
-    assert [parts[0][0], parts[-1][1]] == [0, leaves]
-    assert all(left[1] == right[0] for left, right in pairwise(parts))
-    assert len(parts) == (leaves if leaves % 2 else 2)
+    spans = children((0, leaves))
+    assert [spans[0][0], spans[-1][1]] == [0, leaves]
+    assert all(left[1] == right[0] for left, right in pairwise(spans))
+    assert len(spans) == (leaves if leaves % 2 else 2)
 
 
 @pytest.mark.robust

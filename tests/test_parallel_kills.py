@@ -28,7 +28,7 @@ def state(pid: int) -> str:
         return "Z"
 
 
-def both(launcher: "Popen[str]") -> list[int]:
+def ranked_pids(launcher: "Popen[str]") -> list[int]:
     """The two processes, the one of rank 0 first; [] before they are there."""
     actual = {}
     for pid in workers(launcher):
@@ -62,8 +62,8 @@ def kill_one(folder: Path, moment: str, victim: int, steps: int, shard: str) -> 
     run_dir = folder / "run"
     before, leftover, lines = starts(run_dir), unfinished(run_dir), len(read_metrics(run_dir))
     process = start(folder, *EVERY, f"parallel.shard={shard}")
-    wait_until(lambda: both(process), process)
-    ranks = both(process)
+    wait_until(lambda: ranked_pids(process), process)
+    ranks = ranked_pids(process)
     if moment != "start":
         wait_until(lambda: starts(run_dir) > before, process)
         lines = len(read_metrics(run_dir))
@@ -91,11 +91,11 @@ def test_processes_killed_20_times_end_with_the_bits_of_one_that_was_left_alone(
     dice.shuffle(moments)
     steps = [0]
     for kill, moment in enumerate(moments):
-        said = kill_one(tmp_path, moment, kill % 3, dice.randrange(12), dice.choice(["none", "optimizer"]))
-        errors = [line for line in said.splitlines() if line.startswith("error:")]
-        assert len(errors) <= 1, said
-        assert "Traceback" not in said
-        assert "damaged" not in said
+        output = kill_one(tmp_path, moment, kill % 3, dice.randrange(12), dice.choice(["none", "optimizer"]))
+        errors = [line for line in output.splitlines() if line.startswith("error:")]
+        assert len(errors) <= 1, output
+        assert "Traceback" not in output
+        assert "damaged" not in output
         steps += [int(path.name.partition("-")[2]) for path in list_checkpoints(tmp_path / "run")[:1]]
         assert steps[-1] >= max(steps), "a saved step was lost"
     assert steps[-1] > 0

@@ -36,10 +36,10 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("others", OTHERS, ids=str)
-def test_the_table_names_the_parameters_of_torch_with_their_shapes(others: dict[str, Any]) -> None:
+@pytest.mark.parametrize("other_options", OTHERS, ids=str)
+def test_the_table_names_the_parameters_of_torch_with_their_shapes(other_options: dict[str, Any]) -> None:
     for values in product(*CHOICES.values()):
-        options = dict(zip(CHOICES, values, strict=True)) | others
+        options = dict(zip(CHOICES, values, strict=True)) | other_options
         if options["norm"] == "layernorm" and not options["norm_gain"]:
             continue
         config = ModelConfig(n_layer=2, n_head=4, n_embd=32, context_length=8, **options)

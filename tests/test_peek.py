@@ -107,7 +107,7 @@ def test_a_long_context_is_shown_by_its_end(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["nowhere.txt"], 2, "does not exist"),
         ([""], 2, "empty"),
@@ -121,11 +121,11 @@ def test_a_long_context_is_shown_by_its_end(run: Run) -> None:
         (["text.txt", "--split", "test"], 2, "--split"),
     ],
 )
-def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, told: str) -> None:
+def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, message: str) -> None:
     answer = run("data", "peek", *arguments)
     assert (answer.code, answer.out) == (code, "")
     assert answer.err.startswith("error: ")
-    assert told in answer.err
+    assert message in answer.err
 
 
 def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:

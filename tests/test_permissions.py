@@ -59,15 +59,15 @@ print(json.dumps(ended))
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Texts and runs of which some are closed, and folders that may not be written to."""
     tried = subprocess.run([sys.executable, "-c", ORDINARY, "-c", ""], capture_output=True, text=True, check=False)
     if tried.returncode == SKIPPED:
         pytest.skip("root without CAP_SETPCAP cannot lay down its rights")
     assert tried.returncode == 0, tried.stderr
-    place = tmp_path_factory.mktemp("ordinary")
+    work_dir = tmp_path_factory.mktemp("ordinary")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(work_dir)
         patch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         for name in ("book.txt", "secret.txt", "nox/a.txt", "nor/a.txt", "half/1.txt", "half/2.txt", "fixed/book.txt"):
             Path(name).parent.mkdir(exist_ok=True)
@@ -90,20 +90,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("cache").mkdir(mode=0o555)
         Path("home/.cache/gpt").mkdir(parents=True)
         Path("home").chmod(0)
-        yield place
+        yield work_dir
         for folder in ("home", "nox", "nor", "runs/closed", "fixed", *Path("fixed").rglob("*/")):
             Path(folder).chmod(0o700)
 
 
-def run(place: Path, rows: list[tuple[str, dict[str, str]]], folder: str = ".") -> list[tuple[int, str, str]]:
+def run(work_dir: Path, rows: list[tuple[str, dict[str, str]]], folder: str = ".") -> list[tuple[int, str, str]]:
     """(exit code, stdout, stderr) of each command, without the rights of root."""
-    given = json.dumps([(command.replace("TINY", " ".join(TINY)).split(), variables) for command, variables in rows])
+    requests = json.dumps([(command.replace("TINY", " ".join(TINY)).split(), variables) for command, variables in rows])
     completed = subprocess.run(
         [sys.executable, "-c", ORDINARY, "-c", ROWS],
-        input=given,
+        input=requests,
         capture_output=True,
         text=True,
-        cwd=place / folder,
+        cwd=work_dir / folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         check=False,
         timeout=300,
@@ -112,24 +112,24 @@ def run(place: Path, rows: list[tuple[str, dict[str, str]]], folder: str = ".") 
     return [tuple(row) for row in json.loads(completed.stdout)]
 
 
-def check(place: Path, rows: dict[str, tuple[int, str]], folder: str = ".", **variables: str) -> None:
+def check(work_dir: Path, rows: dict[str, tuple[int, str]], folder: str = ".", **variables: str) -> None:
     """Each command ends with its code and says its words, without a traceback and with at most one error."""
-    wrong = []
-    for command, (code, out, err) in zip(rows, run(place, [(row, variables) for row in rows], folder), strict=True):
-        output = " ".join((out + err).replace(str(place), "PLACE").split())
-        wanted, words = rows[command]
-        faults = [f"exit code {code}, not {wanted}"] if code != wanted else []
+    failures = []
+    for command, (code, out, err) in zip(rows, run(work_dir, [(row, variables) for row in rows], folder), strict=True):
+        output = " ".join((out + err).replace(str(work_dir), "PLACE").split())
+        expected_code, words = rows[command]
+        faults = [f"exit code {code}, not {expected_code}"] if code != expected_code else []
         faults += [f"does not say {word!r}" for word in words.split(" | ") if word not in output]
         if "Traceback" in output or "a bug in gpt" in output or err.count("error: ") != (code != 0):
             faults.append("not one error")
         if faults:
-            wrong.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {output[-600:]}")
-    assert not wrong, "\n\n".join(wrong)
+            failures.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {output[-600:]}")
+    assert not failures, "\n\n".join(failures)
 
 
-def test_what_may_not_be_read_is_one_error_with_the_command_that_opens_it(place):
+def test_what_may_not_be_read_is_one_error_with_the_command_that_opens_it(work_dir):
     check(
-        place,
+        work_dir,
         {
             "train secret.txt TINY": (
                 1,
@@ -155,32 +155,32 @@ def test_what_may_not_be_read_is_one_error_with_the_command_that_opens_it(place)
     )
 
 
-def test_a_run_that_may_not_be_read_does_not_hide_the_others(place):
-    (told,) = run(place, [("runs --json", {})])
-    states = {Path(line["path"]).name: (line["state"], line["closed"]) for line in json.loads(told[1])["runs"]}
+def test_a_run_that_may_not_be_read_does_not_hide_the_others(work_dir):
+    (outcome,) = run(work_dir, [("runs --json", {})])
+    states = {Path(line["path"]).name: (line["state"], line["closed"]) for line in json.loads(outcome[1])["runs"]}
     assert states["open"] == ("complete", False)
     assert states["closed"] == ("cannot be read: permission denied", True)
     assert states["deaf"] == ("cannot read runs/deaf/config.yaml: permission denied", True)
-    (told,) = run(place, [("runs", {})])
-    assert "damaged" not in told[1]
-    assert sum(line.endswith(" closed") for line in told[1].splitlines()) == 3
-    check(place, {"runs --dir nox": (0, "there are no runs in nox")})
+    (outcome,) = run(work_dir, [("runs", {})])
+    assert "damaged" not in outcome[1]
+    assert sum(line.endswith(" closed") for line in outcome[1].splitlines()) == 3
+    check(work_dir, {"runs --dir nox": (0, "there are no runs in nox")})
 
 
-def test_a_closed_folder_of_which_nothing_says_that_it_is_a_run_is_called_closed_or_left_out(place):
+def test_a_closed_folder_of_which_nothing_says_that_it_is_a_run_is_called_closed_or_left_out(work_dir):
     """Nothing is seen of `home`; `nox` names what it holds, and `nor` tells what is asked for: neither is a run."""
-    (told,) = run(place, [("runs --dir . --json", {})])
-    listed = json.loads(told[1])["runs"]
+    (outcome,) = run(work_dir, [("runs --dir . --json", {})])
+    listed = json.loads(outcome[1])["runs"]
     assert [(Path(line["path"]).name, line["state"], line["closed"]) for line in listed] == [
         ("home", "cannot be read: permission denied", True)
     ]
 
 
-def test_a_run_that_may_not_be_written_to_is_read_as_any_other_and_a_copy_of_it_can_be_trained(place):
+def test_a_run_that_may_not_be_written_to_is_read_as_any_other_and_a_copy_of_it_can_be_trained(work_dir):
     copied = "a copy of it can be trained: cp -R run COPY; chmod -R u+w COPY; gpt train COPY"
     cannot = (1, f"cannot write run/lock: permission denied | {copied}")
     check(
-        place,
+        work_dir,
         {
             "sample run --max-new-tokens 2": (0, "run, step 1"),
             "eval run": (0, "loss"),
@@ -195,15 +195,15 @@ def test_a_run_that_may_not_be_written_to_is_read_as_any_other_and_a_copy_of_it_
         },
         folder="fixed",
     )
-    shell = copied.partition(": ")[2].rpartition("; ")[0].replace("run COPY", f"{place / 'fixed' / 'run'} COPY")
-    subprocess.run([sys.executable, "-c", ORDINARY, "-c", f"import os; os.system({shell!r})"], cwd=place, check=True)
-    check(place, {"train COPY train.steps=2": (0, "step 2 is saved")})
+    shell = copied.partition(": ")[2].rpartition("; ")[0].replace("run COPY", f"{work_dir / 'fixed' / 'run'} COPY")
+    subprocess.run([sys.executable, "-c", ORDINARY, "-c", f"import os; os.system({shell!r})"], cwd=work_dir, check=True)
+    check(work_dir, {"train COPY train.steps=2": (0, "step 2 is saved")})
 
 
-def test_a_folder_that_may_not_be_written_to_is_one_error_before_the_work(place):
+def test_a_folder_that_may_not_be_written_to_is_one_error_before_the_work(work_dir):
     choose = "permission denied hint: choose"
     check(
-        place,
+        work_dir,
         {
             "train book.txt TINY": (1, f"cannot create runs/book: {choose} a directory you may write to"),
             "tokenize book.txt --out store": (1, f"cannot create store: {choose}"),
@@ -220,10 +220,10 @@ def test_a_folder_that_may_not_be_written_to_is_one_error_before_the_work(place)
     )
 
 
-def test_a_place_in_a_closed_folder_is_not_opened_for_writing_but_another_is_proposed(place):
+def test_a_place_in_a_closed_folder_is_not_opened_for_writing_but_another_is_proposed(work_dir):
     choose = "permission denied hint: choose a directory you may write to"
     check(
-        place,
+        work_dir,
         {
             "train book.txt TINY run_dir=home/run": (1, f"cannot write home/run: {choose}"),
             "train runs/open/config.yaml run_dir=home/run": (1, f"cannot write home/run: {choose}"),
@@ -255,13 +255,13 @@ def test_the_command_that_opens_a_place_permits_no_more_than_that_to_no_more_tha
 
     monkeypatch.setattr(os, "stat", stat_of)
     monkeypatch.setattr(
-        os, "access", lambda path, way: Path(path) not in state if way == os.X_OK else access(path, way)
+        os, "access", lambda path, flag: Path(path) not in state if flag == os.X_OK else access(path, flag)
     )
     monkeypatch.setattr(os, "geteuid", lambda: 5)
     monkeypatch.setattr(os, "getegid", lambda: 50)
     monkeypatch.setattr(os, "getgroups", lambda: [51])
     monkeypatch.setattr(Path, "owner", lambda path: names[stat_of(path).st_uid])
-    for place, of, hint in (
+    for closed_path, of, hint in (
         (file, (0o000, 5, 50), f"you may open it: chmod u+r '{file}'"),
         (file, (0o600, 7, 51), f"its owner, ann, may open it: chmod g+r '{file}'"),
         (file, (0o600, 7, 60), f"its owner, ann, may open it: chmod o+r '{file}'"),
@@ -271,7 +271,7 @@ def test_the_command_that_opens_a_place_permits_no_more_than_that_to_no_more_tha
         (file, (0o644, 7, 60), None),  # its mode is not what closes it
     ):
         state.clear()
-        state[place] = of
+        state[closed_path] = of
         assert how_to_permit(file) == hint
     state.clear()
     state[file.parent] = (0o711, 7, 60)
@@ -281,10 +281,10 @@ def test_the_command_that_opens_a_place_permits_no_more_than_that_to_no_more_tha
 
 
 @pytest.mark.parametrize("cache", ["cache", "home/.cache/gpt"])
-def test_without_a_cache_that_can_be_used_everything_works_and_says_how_to_have_one(place, cache):
+def test_without_a_cache_that_can_be_used_everything_works_and_says_how_to_have_one(work_dir, cache):
     name = Path(cache).parts[0]
     check(
-        place,
+        work_dir,
         {
             f"train book.txt TINY runtime.engine=torch run_dir=runs/of-{name}": (
                 0,
@@ -294,11 +294,11 @@ def test_without_a_cache_that_can_be_used_everything_works_and_says_how_to_have_
             f"eval runs/of-{name}": (0, "the tokens are not cached | GPT_CACHE names another folder"),
             "data list": (0, "tiny-shakespeare"),
         },
-        GPT_CACHE=str(place / cache),
+        GPT_CACHE=str(work_dir / cache),
     )
 
 
-def test_a_download_into_a_cache_that_cannot_be_used_says_how_to_have_another(place):
+def test_a_download_into_a_cache_that_cannot_be_used_says_how_to_have_another(work_dir):
     rows = {"data get tiny-shakespeare": (1, "permission denied hint: GPT_CACHE names another folder")}
-    check(place, rows, GPT_CACHE=str(place / "cache"))
-    check(place, rows, GPT_CACHE=str(place / "home/.cache/gpt"))
+    check(work_dir, rows, GPT_CACHE=str(work_dir / "cache"))
+    check(work_dir, rows, GPT_CACHE=str(work_dir / "home/.cache/gpt"))

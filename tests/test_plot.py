@@ -63,9 +63,9 @@ def test_a_picture_of_several_runs_names_every_run_whatever_it_is_called(tmp_pat
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_path(run: Path, tmp_path: Path) -> None:
-    other = make_run(tmp_path / "other" / "small", metrics())
-    plot_runs([run, other], tmp_path / "loss.svg")
-    for path in (run, other):
+    other_run = make_run(tmp_path / "other" / "small", metrics())
+    plot_runs([run, other_run], tmp_path / "loss.svg")
+    for path in (run, other_run):
         assert f"<!-- training, {path} -->" in (tmp_path / "loss.svg").read_text()
 
 
@@ -81,8 +81,8 @@ def test_curves_hold_what_was_logged_and_time_is_in_minutes() -> None:
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.integers(0, 50))
 def test_the_moving_average_equals_its_definition(values: list[float], reach: int) -> None:
     def mean_around(i: int) -> float:
-        left = min(reach, i)
-        around = values[i - left : i + left + 1]
+        radius = min(reach, i)
+        around = values[i - radius : i + radius + 1]
         return sum(around) / len(around)
 
     expected = [mean_around(i) for i in range(len(values))]

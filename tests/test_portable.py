@@ -44,12 +44,12 @@ class Engines:
     folder: Path
     commands: dict[str, list[str]] = field(default_factory=dict)
 
-    def command(self, driver: str, *more: str) -> list[str]:
-        """What runs `driver`, compiled with `more` options."""
-        if (key := " ".join((driver, *more))) not in self.commands:
-            place = self.folder / str(len(self.commands))
-            place.mkdir()
-            self.commands[key] = build(self.target, driver, place, *more)
+    def command(self, driver: str, *options: str) -> list[str]:
+        """What runs `driver`, compiled with these `options`, too."""
+        if (key := " ".join((driver, *options))) not in self.commands:
+            build_dir = self.folder / str(len(self.commands))
+            build_dir.mkdir()
+            self.commands[key] = build(self.target, driver, build_dir, *options)
         return self.commands[key]
 
 
@@ -76,19 +76,19 @@ def test_the_decoder_computes_the_logits_of_numpy(
 ) -> None:
     model = make_model(MODELS[name], VOCAB_SIZE)
     weights = weights_of(model)
-    kept = weights if format == "fp32" else fake_quantize(weights, format)
+    rounded = weights if format == "fp32" else fake_quantize(weights, format)
     scored = [i * i % VOCAB_SIZE for i in range(39)]
     guessed = [1, 2, 3, 4] * 4
     texts = (Texts(prompts(19), 9), Texts([guessed], 12), Texts([guessed], 12))
     actual = answers(engines.command("decode"), decode_input(weights, format, 2, scored, texts))
-    expected = numpy_gpt.forward(kept, scored)
+    expected = numpy_gpt.forward(rounded, scored)
     furthest = [float(np.abs(_floats(actual[0]) - expected).max() / np.abs(expected).max())]
-    for number, one in enumerate(texts):
-        tokens = np.frombuffer(actual[1 + 2 * number], np.int32).reshape(one.steps, -1)
-        logits = _floats(actual[2 + 2 * number]).reshape(one.steps, len(one.prompts), VOCAB_SIZE)
+    for number, batch in enumerate(texts):
+        tokens = np.frombuffer(actual[1 + 2 * number], np.int32).reshape(batch.steps, -1)
+        logits = _floats(actual[2 + 2 * number]).reshape(batch.steps, len(batch.prompts), VOCAB_SIZE)
         assert ((tokens >= 0) & (tokens < VOCAB_SIZE)).all()
-        for i, prompt in enumerate(one.prompts):
-            expected = numpy_gpt.forward(kept, prompt + tokens[:-1, i].tolist())[len(prompt) - 1 :]
+        for i, prompt in enumerate(batch.prompts):
+            expected = numpy_gpt.forward(rounded, prompt + tokens[:-1, i].tolist())[len(prompt) - 1 :]
             furthest.append(float(np.abs(logits[:, i] - expected).max() / np.abs(expected).max()))
     record_property("furthest", max(furthest))
     assert max(furthest) <= FURTHEST[format], max(furthest)
@@ -121,9 +121,9 @@ def compare_training(command: list[str], name: str, dtype: torch.dtype, **enviro
     torch.manual_seed(1)
     matrices = [torch.randn(20, 36), torch.randn(36, 20)]
     loss, gradients = by_autograd(model, inputs, targets)
-    given, starts = train_input(model, dtype, 2, inputs, targets, matrices)
+    data, starts = train_input(model, dtype, 2, inputs, targets, matrices)
     losses, flat, *results = (np.frombuffer(block, np.float64 if i == 0 else np.float32)
-                              for i, block in enumerate(answers(command, given, **environment)))  # fmt: skip
+                              for i, block in enumerate(answers(command, data, **environment)))  # fmt: skip
     for actual in losses:
         assert abs(actual / inputs.numel() - loss) <= of_loss * loss
     furthest = 0.0

@@ -40,9 +40,9 @@ def test_every_injected_fault_was_survived(where):
 
 def test_every_test_that_stands_for_a_promise_exists():
     for test in [test for promise in PROMISES for test in promise.tests] + [mutation.test for mutation in MUTATIONS]:
-        file, _, rest = test.partition("::")
+        file, _, node = test.partition("::")
         source = (ROOT / "tests" / file).read_text()
-        name = rest.partition("[")[0]
+        name = node.partition("[")[0]
         assert not name or f"def {name}(" in source or f"{name} = " in source, test
 
 
@@ -61,10 +61,10 @@ def test_every_planted_fault_is_on_the_page():
 def test_only_what_was_measured_is_written_anew():
     page = f"# x\n\n{TITLES['suite']}\n\nold\n\n{TITLES['slow']}\n\n{TITLES['attack']}\n\n## next\n"
     first, second = (promise for promise in PROMISES if promise.where == "suite" and promise in PROMISES[:2])
-    one = written(page, {first.promise: Figures(3, 3, 1.0)})
-    both = written(one, {second.promise: Figures(5, 4, 2.0)})
-    assert "| 3 | 3 | 1 |" in one
-    assert one.count("| not measured yet | | |") == len(PROMISES) - 1
+    first_only = written(page, {first.promise: Figures(3, 3, 1.0)})
+    both = written(first_only, {second.promise: Figures(5, 4, 2.0)})
+    assert "| 3 | 3 | 1 |" in first_only
+    assert first_only.count("| not measured yet | | |") == len(PROMISES) - 1
     assert both.index(first.promise) < both.index(second.promise) < both.index(TITLES["slow"]) < both.index("## next")
     assert written(both, {}) == both
     assert "| 5 | 4 | 2 |" in both

@@ -245,13 +245,13 @@ ODD = [
 def fuzzed(seed: int) -> str:
     """A prompt out of odd pieces, characters from all of Unicode, surrogates among them, and plain ones."""
     generator = random.Random(seed)
-    pieces = [
+    fragments = [
         generator.choice(ODD)
         if generator.random() < 0.4
         else "".join(chr(generator.choice([generator.randrange(128), generator.randrange(0x110000)])) for _ in range(4))
         for _ in range(generator.randrange(5))
     ]
-    return "".join(pieces) * generator.choice([1, 1, 1, 40])
+    return "".join(fragments) * generator.choice([1, 1, 1, 40])
 
 
 @pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])

@@ -147,6 +147,6 @@ def test_ragged_attention_is_the_reference_of_each_sequence_and_sees_nothing_pas
     y = ragged_attention(q, k, v, torch.tensor(starts), window=window)
     for row, start in enumerate(starts):
         end = start + n_query
-        one = slice(row, row + 1)
-        expected = reference_attention(q[one], k[one, :, :end], v[one, :, :end], window=window)
-        torch.testing.assert_close(y[one], expected)
+        rows = slice(row, row + 1)
+        expected = reference_attention(q[rows], k[rows, :, :end], v[rows, :, :end], window=window)
+        torch.testing.assert_close(y[rows], expected)

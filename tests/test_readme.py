@@ -39,25 +39,25 @@ class Block:
         return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-BLOCKS = [Block(*parts) for parts in re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)]
+BLOCKS = [Block(*groups) for groups in re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)]
 COMMANDS = [command for block in BLOCKS for command, _ in block.commands()]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def work_dir(tmp_path: Path) -> Path:
     """A folder with what a clone has, and a book."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     (tmp_path / "book.txt").write_text(BOOK)
     return tmp_path
 
 
-def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_here, place):
+def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_here, work_dir):
     assert sum(command.startswith("gpt ") for command in COMMANDS) >= 18
     assert sum(block.language == "python" for block in BLOCKS) == 1
     for block in BLOCKS:
         if block.language == "python":
-            assert len(run_python(block.text, place)) >= 100
-        for command, shown in block.commands():
+            assert len(run_python(block.text, work_dir)) >= 100
+        for command, expected in block.commands():
             if not command.startswith("gpt "):
                 continue
             if command in ELSEWHERE:
@@ -66,15 +66,15 @@ def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_
                 continue
             outcome = gpt_here(*shlex.split(command)[1:], *SHORT.get(command, ()))
             assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
-            if shown and "sample" not in command:
-                assert first_words(outcome.stdout) == first_words(shown), command
+            if expected and "sample" not in command:
+                assert first_words(outcome.stdout) == first_words(expected), command
 
 
-def run_python(source: str, place: Path) -> str:
+def run_python(source: str, directory: Path) -> str:
     """What a program prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     completed = subprocess.run(
-        [sys.executable, "-c", source], cwd=place, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", source], cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
     assert completed.returncode == 0, completed.stderr
     return completed.stdout
@@ -88,9 +88,9 @@ def first_words(text: str) -> list[str]:
 
 def test_every_other_command_is_a_target_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text()
-    others = {command for command in COMMANDS if not command.startswith("gpt ")}
-    others |= set(re.findall(r"`(make [a-z-]+)`", README))
-    for command in others:
+    other_commands = {command for command in COMMANDS if not command.startswith("gpt ")}
+    other_commands |= set(re.findall(r"`(make [a-z-]+)`", README))
+    for command in other_commands:
         assert re.search(rf"^{command.removeprefix('make ')}:", makefile, flags=re.MULTILINE), command
 
 

@@ -27,12 +27,12 @@ def test_every_key_and_every_option_has_its_row() -> None:
         assert page.count(f"| `{key}`") == 1, key
     page = commands_page()
     for path, context in COMMANDS.items():
-        part = page[page.index(f"\n## {path}\n") :].partition("\n## ")[2].partition("\n## ")[0]
+        section = page[page.index(f"\n## {path}\n") :].partition("\n## ")[2].partition("\n## ")[0]
         for parameter in context.command.params:
             written = (
                 parameter.opts if parameter.param_type_name == "option" else [parameter.metavar.replace("|", "\\|")]
             )
-            assert parameter.name == "help" or f"| `{written[-1]}" in part or f", {written[-1]}" in part, (
+            assert parameter.name == "help" or f"| `{written[-1]}" in section or f", {written[-1]}" in section, (
                 path,
                 written,
             )

@@ -189,14 +189,14 @@ def test_a_server_that_sends_without_end_is_cut_off(server: Server, corpus: Data
 @pytest.mark.parametrize(
     "broken", [send(TEXT[:70_000], Content_Length=str(len(TEXT))), send_without_length(TEXT[:70_000])]
 )
-@pytest.mark.parametrize("whole", [send_ranges(TEXT), send(TEXT)], ids=["continues", "starts anew"])
+@pytest.mark.parametrize("complete", [send_ranges(TEXT), send(TEXT)], ids=["continues", "starts anew"])
 def test_a_broken_connection_is_continued_by_the_next_call(
-    server: Server, corpus: DatasetInfo, tmp_path: Path, broken: Reply, whole: Reply
+    server: Server, corpus: DatasetInfo, tmp_path: Path, broken: Reply, complete: Reply
 ) -> None:
     server.replies["/fox.txt"] = broken
     assert "again" in (refusal(corpus, tmp_path).hint or "")
     assert files_in(tmp_path) == {"fox.part"}
-    server.replies["/fox.txt"] = whole
+    server.replies["/fox.txt"] = complete
     assert fetch(corpus, tmp_path).read_bytes() == TEXT
     assert server.requests[1] == ("/fox.txt", "bytes=70000-")
     assert files_in(tmp_path) == {"fox/fox.txt", "fox/SHA256SUMS"}

@@ -30,19 +30,19 @@ HOSTILE = (
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a book and two small runs on it: `runs/chars` and `runs/pieces`."""
-    place = tmp_path_factory.mktemp("trained")
-    (place / "book.txt").write_text(BOOK)
+    directory = tmp_path_factory.mktemp("trained")
+    (directory / "book.txt").write_text(BOOK)
     shape = ["model.n_layer=2", "model.n_head=2", "model.n_embd=16", "model.context_length=16", "train.batch_size=4"]
-    every = ["train.steps=6", "eval.every=2", "sample.every=2", "sample.max_new_tokens=8", "log.every=1"]
+    common = ["train.steps=6", "eval.every=2", "sample.every=2", "sample.max_new_tokens=8", "log.every=1"]
     chars = ["run_dir=runs/chars", "tokenizer.kind=char", "sample.prompt=a <b>"]
     pieces = ["run_dir=runs/pieces", "tokenizer.kind=bpe", "tokenizer.vocab_size=280", "optim.lr=0.01"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        patch.setenv("GPT_CACHE", str(place / "cache"))
+        patch.chdir(directory)
+        patch.setenv("GPT_CACHE", str(directory / "cache"))
         for name, own in (("chars", chars), ("pieces", pieces)):
             Path(f"{name}.yaml").write_text("data: {source: book.txt}\n")
-            assert main(["train", "--config", f"{name}.yaml", *shape, *every, *own]) == 0
-    return place
+            assert main(["train", "--config", f"{name}.yaml", *shape, *common, *own]) == 0
+    return directory
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_a_report_of_one_run_has_all_of_it_and_needs_nothing_else(runs: Path) ->
     text = page.text()
     assert page.count("script") == 1
     assert record.saved is not None
-    for shown in (record.saved.sha256, record.fingerprint, record.tokenizer.digest, record.created, "book.txt"):
-        assert shown in text
+    for value in (record.saved.sha256, record.fingerprint, record.tokenizer.digest, record.created, "book.txt"):
+        assert value in text
     for sample in record.samples:
         assert sample["text"].replace("\r", "") in text
     for key in ("model.n_embd", "sample.prompt", "train.steps"):
@@ -82,8 +82,8 @@ def test_a_report_of_one_run_has_all_of_it_and_needs_nothing_else(runs: Path) ->
 
 
 def test_curves_open_on_an_axis_by_which_the_runs_compare(runs: Path) -> None:
-    def chosen(*some: Path) -> list[str]:
-        return re.findall(r'id="axis-(\w+)" checked', report(*some))
+    def chosen(*run_dirs: Path) -> list[str]:
+        return re.findall(r'id="axis-(\w+)" checked', report(*run_dirs))
 
     shutil.copytree(runs / "chars", runs / "again")
     assert chosen(runs / "chars") == ["step"]
@@ -97,8 +97,8 @@ def test_no_event_tells_of_kills_that_were_not(runs: Path) -> None:
 
 
 def test_equal_runs_give_equal_bytes(runs: Path) -> None:
-    both = runs / "chars", runs / "pieces"
-    assert report(*both, baselines=True) == report(*both, baselines=True)
+    paths = runs / "chars", runs / "pieces"
+    assert report(*paths, baselines=True) == report(*paths, baselines=True)
 
 
 def test_hostile_text_stays_text_wherever_it_stands(runs: Path) -> None:
@@ -144,8 +144,8 @@ def test_several_runs_stand_side_by_side_with_what_differs(runs: Path) -> None:
 
 def test_a_run_that_was_never_evaluated_or_took_one_step_or_none_is_told_as_it_is(runs: Path) -> None:
     lines = (runs / "chars" / "metrics.jsonl").read_text().splitlines()
-    for kept in ([line for line in lines if "val_loss" not in line], lines[:2], lines[:1], []):
-        (runs / "chars" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in kept))
+    for remaining in ([line for line in lines if "val_loss" not in line], lines[:2], lines[:1], []):
+        (runs / "chars" / "metrics.jsonl").write_text("".join(f"{line}\n" for line in remaining))
         (runs / "chars" / "samples.jsonl").write_text("")
         page = require_harmless(report(runs / "chars", runs / "pieces"))
         assert "no sample was kept" in page.text()
@@ -173,13 +173,13 @@ def test_baselines_are_those_of_data_inspect_on_the_same_text_and_are_kept(
     assert main(["data", "inspect", "book.txt", "--json"]) == 0
     expected = json.loads(capsys.readouterr().out)["baselines"]
     assert [b.name for b in actual] == [b["name"] for b in expected]
-    for one, other in zip(actual, expected, strict=True):
-        assert one.bits_per_byte == pytest.approx(other["bits_per_byte"], rel=1e-9)
+    for row, reference in zip(actual, expected, strict=True):
+        assert row.bits_per_byte == pytest.approx(reference["bits_per_byte"], rel=1e-9)
 
-    def again(*_: object) -> None:
+    def measure_again(*_: object) -> None:
         raise AssertionError("measured twice")
 
-    monkeypatch.setattr("gpt_cli.report.run_baselines.measure_baselines", again)
+    monkeypatch.setattr("gpt_cli.report.run_baselines.measure_baselines", measure_again)
     assert RunBaselines(record, silent).baselines() == actual
 
 
@@ -243,7 +243,7 @@ def test_any_finite_values_can_be_drawn_inside_the_numbers_of_the_drawing(ys: li
 def test_a_curve_stands_where_its_axes_say(ys: list[float]) -> None:
     points = Series(np.arange(len(ys), dtype=float), np.array(ys))
     svg = draw_chart([Line("a", points, 0)], "x", "y", scale="zero")
-    low, high, bottom, top, log = (float(part) for part in re.search(r'data-y="([^"]+)"', svg)[1].split())  # type: ignore[index]
+    low, high, bottom, top, log = (float(number) for number in re.search(r'data-y="([^"]+)"', svg)[1].split())  # type: ignore[index]
     drawn = [tuple(map(float, p.split(","))) for p in re.search(r'points="([^"]+)"', svg)[1].split()]  # type: ignore[index]
     assert not log
     assert low <= min(0, *ys) <= max(0, *ys) <= high
@@ -268,8 +268,8 @@ def test_names_of_levels_keep_their_distance() -> None:
 
 
 def test_a_chart_of_nothing_says_so() -> None:
-    nothing = Series(np.zeros(0), np.zeros(0))
-    assert "nothing logged" in draw_chart([Line("a", nothing, 0)], "x", "y")
+    empty = Series(np.zeros(0), np.zeros(0))
+    assert "nothing logged" in draw_chart([Line("a", empty, 0)], "x", "y")
 
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
@@ -295,13 +295,13 @@ def test_numbers_on_axes_are_short(value: float, text: str) -> None:
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=400), st.integers(4, 60))
-def test_thinning_keeps_the_extremes_and_the_order(ys: list[float], most: int) -> None:
+def test_thinning_keeps_the_extremes_and_the_order(ys: list[float], max_points: int) -> None:
     points = Series(np.arange(len(ys), dtype=float), np.array(ys))
-    kept = downsample_minmax(points, most)
-    assert len(kept.x) <= max(len(ys) if len(ys) <= most else 0, most)
-    assert (kept.y.min(), kept.y.max()) == (min(ys), max(ys))
-    assert (np.diff(kept.x) > 0).all()
-    assert all(ys[int(x)] == y for x, y in zip(kept.x, kept.y, strict=True))
+    thinned = downsample_minmax(points, max_points)
+    assert len(thinned.x) <= max(len(ys) if len(ys) <= max_points else 0, max_points)
+    assert (thinned.y.min(), thinned.y.max()) == (min(ys), max(ys))
+    assert (np.diff(thinned.x) > 0).all()
+    assert all(ys[int(x)] == y for x, y in zip(thinned.x, thinned.y, strict=True))
 
 
 def test_the_differences_fit_eighty_columns_whatever_the_runs_are_called(runs: Path) -> None:

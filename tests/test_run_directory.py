@@ -154,7 +154,7 @@ def test_files_of_a_run_are_not_written_through_links(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "shown"),
+    ("section", "values", "message"),
     [
         ("model", {"n_layer": 6}, "model.n_layer: 4 there, 6 here"),
         ("optim", {"lr": 0.5}, "optim.lr: 0.02 there, 0.5 here"),
@@ -163,14 +163,14 @@ def test_files_of_a_run_are_not_written_through_links(tmp_path: Path, name: str)
     ],
 )
 def test_a_changed_config_is_refused_showing_both_values(
-    tmp_path: Path, section: str, values: dict[str, Any], shown: str
+    tmp_path: Path, section: str, values: dict[str, Any], message: str
 ) -> None:
     run_dir = tmp_path / "run"
     open_run(run_dir).close()
     before = tree(run_dir)
     with pytest.raises(RequestError) as caught:
         open_run(run_dir, **{section: values})
-    assert shown in caught.value.message
+    assert message in caught.value.message
     assert caught.value.exit_code == ExitCode.USAGE
     assert {**tree(run_dir), "lock": b""} == {**before, "lock": b""}
 
@@ -183,11 +183,11 @@ def is_fixed(key: str) -> bool:
 def test_whatever_decides_the_numbers_cannot_change_in_a_run(tmp_path: Path, key: str) -> None:
     open_run(tmp_path / "run").close()
     section, _, name = key.rpartition(".")
-    changed, part = config(tmp_path / "run"), {name: "another value"}  # whether it is a valid one is not asked here
+    changed, patch = config(tmp_path / "run"), {name: "another value"}  # whether it is a valid one is not asked here
     if section:
-        part = {section: getattr(changed, section).model_copy(update=part)}
+        patch = {section: getattr(changed, section).model_copy(update=patch)}
     with pytest.raises(RequestError) as caught:
-        RunDirectory.open_for_training(changed.model_copy(update=part), corpus())
+        RunDirectory.open_for_training(changed.model_copy(update=patch), corpus())
     assert f"{key}: " in caught.value.message
     assert 'there, "another value" here' in caught.value.message
 
@@ -254,14 +254,14 @@ def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
         before = tree(run_dir)
-        with pytest.raises(LockedError, match=f"process {other.pid} on"):
+        with pytest.raises(LockedError, match=f"process {holder.pid} on"):
             open_run(run_dir)
         assert tree(run_dir) == before
-        other.kill()
+        holder.kill()
     open_run(run_dir).close()
 
 

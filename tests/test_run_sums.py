@@ -76,8 +76,8 @@ def flip(path: Path, dice: random.Random) -> None:
 def is_told(outcome: Outcome, path: Path) -> bool:
     """True if it failed, or went on with an older checkpoint, and said what is damaged."""
     output = outcome.stdout + outcome.stderr
-    told = "damaged" in output or "does not match its SHA-256" in output
-    return told and outcome.rc in (0, 1) and "Traceback" not in output and (outcome.rc == 1 or "skipped" in output)
+    named = "damaged" in output or "does not match its SHA-256" in output
+    return named and outcome.rc in (0, 1) and "Traceback" not in output and (outcome.rc == 1 or "skipped" in output)
 
 
 def test_a_run_is_whole_by_its_own_sums(folder: Path) -> None:
@@ -96,11 +96,11 @@ def test_a_thousand_flips_of_a_thousand_are_noticed(
     paths = [run / name for name in ONCE] + [newest / name for name in SAVED]
     for number in range(1_000):
         path = paths[number % len(paths)]
-        whole = path.read_bytes()
+        data = path.read_bytes()
         flip(path, dice)
         with pytest.raises(DamagedError):
             find_run(run) if path.parent == run else load(newest)
-        path.write_bytes(whole)
+        path.write_bytes(data)
     record_property("faults", 1_000)
     find_run(run)
     load(newest)
@@ -159,8 +159,8 @@ def test_a_thousand_flips_are_told_by_the_commands_that_read_them(
     dice = random.Random(19)
     silent = []
     for number in range(1_000):
-        for made in tmp_path.iterdir():  # it is the current folder, and stays
-            shutil.rmtree(made) if made.is_dir() else made.unlink()
+        for entry in tmp_path.iterdir():  # it is the current folder, and stays
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
         run = tmp_path / "runs" / "one"
         logs = [run / f"{name}.jsonl" for name in LOGS]
@@ -223,13 +223,13 @@ def test_a_replacement_that_fails_anywhere_leaves_what_verifies(
     folder: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ) -> None:
     run = folder / "runs" / "one"
-    old = (run / "config.yaml").read_bytes()
+    original = (run / "config.yaml").read_bytes()
     disk = FaultyDisk(folder, monkeypatch)
     failures = 0
     for _ in disk.each_failure(lambda: replace_listed(run, "config.yaml", b"run_dir: elsewhere\n"), 28):
         failures += 1
         check_listed(run)
-        assert (run / "config.yaml").read_bytes() in (old, b"run_dir: elsewhere\n")
+        assert (run / "config.yaml").read_bytes() in (original, b"run_dir: elsewhere\n")
     record_property("faults", failures)
     assert failures > 6
     check_listed(run)

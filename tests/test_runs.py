@@ -19,34 +19,34 @@ TINY = (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with three runs, the last of which was stopped before its end."""
     from gpt_cli.cli.main import main
 
-    place = tmp_path_factory.mktemp("runs")
-    (place / "book.txt").write_text("the king and the queen went to the town\n" * 50)
+    directory = tmp_path_factory.mktemp("runs")
+    (directory / "book.txt").write_text("the king and the queen went to the town\n" * 50)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        for name, more in (("one", []), ("two", []), ("wide-and-with-a-very-long-name", ["optim.lr=0.01"])):
-            assert main(["train", "book.txt", *TINY, "train.steps=2", f"run_dir=runs/{name}", *more]) == 0
+        patch.chdir(directory)
+        for name, overrides in (("one", []), ("two", []), ("wide-and-with-a-very-long-name", ["optim.lr=0.01"])):
+            assert main(["train", "book.txt", *TINY, "train.steps=2", f"run_dir=runs/{name}", *overrides]) == 0
         assert main(["train", "runs/two", "train.steps=9", "train.max_minutes=1e-9"]) == 0  # which stops it at once
-    return place
+    return directory
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+def work_dir(runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(runs_dir, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_here, place):
+def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_here, work_dir):
     lines = {line.path: line for line in list_runs(Path("runs"))}
     info = json.loads(gpt_here("info", "runs/one", "--json").stdout)
-    one = lines["runs/one"]
-    assert (one.steps, one.of_steps, one.state, one.parameters) == (2, 2, "complete", info["parameters"])
-    assert one.val_loss == pytest.approx(info["val_loss"], rel=0.5)
-    assert one.differences == {}
+    run = lines["runs/one"]
+    assert (run.steps, run.of_steps, run.state, run.parameters) == (2, 2, "complete", info["parameters"])
+    assert run.val_loss == pytest.approx(info["val_loss"], rel=0.5)
+    assert run.differences == {}
     assert (lines["runs/two"].state, lines["runs/two"].differences) == ("stopped", {"train.steps": 9})
     assert lines["runs/wide-and-with-a-very-long-name"].differences == {"optim.lr": 0.01}
     listed = json.loads(gpt_here("runs", "--json").stdout)["runs"]
@@ -54,7 +54,7 @@ def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_he
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
-def test_the_list_fits_the_terminal(gpt_here, place, monkeypatch, columns):
+def test_the_list_fits_the_terminal(gpt_here, work_dir, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     output = gpt_here("runs").stdout
     assert max(map(display_width, output.splitlines())) <= columns
@@ -62,7 +62,7 @@ def test_the_list_fits_the_terminal(gpt_here, place, monkeypatch, columns):
         assert words in output
 
 
-def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, place):
+def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, work_dir):
     Path("runs/one/config.yaml").write_text("model: {n_layer: many}\n")
     Path("runs/two/metrics.jsonl").write_text("no json\n")
     output = gpt_here("runs")
@@ -77,7 +77,7 @@ def test_no_runs_are_told_with_what_to_do(gpt_here, tmp_path):
     assert "gpt train TEXT" in output.stderr
 
 
-def test_a_run_is_asked_for_before_it_goes_to_the_trash_and_comes_back(gpt_here, place, monkeypatch):
+def test_a_run_is_asked_for_before_it_goes_to_the_trash_and_comes_back(gpt_here, work_dir, monkeypatch):
     before = {path: path.read_bytes() for path in Path("runs/one").rglob("*") if path.is_file()}
     refused = gpt_here("runs", "rm", "runs/one")
     assert refused.rc == 2
@@ -93,7 +93,7 @@ def test_a_run_is_asked_for_before_it_goes_to_the_trash_and_comes_back(gpt_here,
     }
 
 
-def test_two_runs_of_one_name_stay_apart_in_the_trash(gpt_here, place):
+def test_two_runs_of_one_name_stay_apart_in_the_trash(gpt_here, work_dir):
     shutil.copytree("runs/one", "kept")
     assert gpt_here("runs", "rm", "runs/one", "--yes").rc == 0
     shutil.copytree("kept", "runs/one")
@@ -101,7 +101,7 @@ def test_two_runs_of_one_name_stay_apart_in_the_trash(gpt_here, place):
     assert {path.name for path in Path("runs/.trash").iterdir()} == {"one", "one-2"}
 
 
-def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, place):
+def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, work_dir):
     with DirectoryLock(Path("runs/one")):
         assert is_training(Path("runs/one"))
         assert "training" in gpt_here("runs").stdout
@@ -117,7 +117,7 @@ def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, place)
     assert "hint: train it first: gpt train runs/one" in gpt_here("sample", "--run", "runs/one").stderr
 
 
-def test_what_is_no_run_is_not_removed(gpt_here, place):
+def test_what_is_no_run_is_not_removed(gpt_here, work_dir):
     assert gpt_here("runs", "rm", "book.txt", "-y").rc == 2
     (checkpoint,) = Path("runs/one/checkpoints").glob("step-00000002")
     refused = gpt_here("runs", "rm", checkpoint, "-y")

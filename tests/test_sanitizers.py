@@ -32,8 +32,8 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     options = SANITIZERS[request.param]
     probe = tmp_path_factory.mktemp("probe") / "probe.c"
     probe.write_text("int main(void) { return 0; }\n")
-    made = subprocess.run(["gcc", *options, "-o", probe.with_suffix(""), probe], capture_output=True, check=False)
-    if made.returncode or subprocess.run([probe.with_suffix("")], capture_output=True, check=False).returncode:
+    compiled = subprocess.run(["gcc", *options, "-o", probe.with_suffix(""), probe], capture_output=True, check=False)
+    if compiled.returncode or subprocess.run([probe.with_suffix("")], capture_output=True, check=False).returncode:
         pytest.skip(f"gcc's sanitizers ({request.param}) do not run here")
     native = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
     return Target("gcc", (native, "-O1", "-g", *options))
@@ -49,8 +49,8 @@ def test_the_decoder_is_sound_in_every_format(
         for format in FORMATS:
             scored = [i * i % VOCAB_SIZE for i in range(39)]
             texts = (Texts(prompts(19), 30), Texts([[5] * 7] * 3, 60), Texts([guessed], 60))  # windows move
-            given = decode_input(weights, format, 3, scored, texts)
-            assert len(answers(command, given, **ENVIRONMENT)) == 7, (name, format)
+            data = decode_input(weights, format, 3, scored, texts)
+            assert len(answers(command, data, **ENVIRONMENT)) == 7, (name, format)
     record_property("faults", len(MODELS) * len(FORMATS))
 
 

@@ -16,12 +16,12 @@ BUDGET = TrainConfig(steps=1000, budget="100s", max_minutes=OVERRUN * SECONDS / 
 def go(clock: ScheduleClock, times: list[float], start: int = 0, seconds: float = 0.0) -> tuple[list[float], float]:
     """The positions of the updates that a run makes whose steps take these times, and when it ends."""
     positions = []
-    for step, each in enumerate(times, start=start):
+    for step, duration in enumerate(times, start=start):
         position = clock.advance_to(step, seconds)
         if clock.is_over:
             break
         positions.append(position)
-        seconds += each
+        seconds += duration
     return positions, seconds
 
 
@@ -45,8 +45,8 @@ def test_on_a_machine_that_becomes_slow_the_schedule_ends_when_the_time_does(slo
     assert clock.is_over
     assert all(after - before >= 1.0 for before, after in pairwise(positions))
     assert ended <= SECONDS + 12 * slow
-    left = SECONDS - ended
-    assert left < 0.1 * SECONDS or len(positions) >= 999  # the time is used
+    unused = SECONDS - ended
+    assert unused < 0.1 * SECONDS or len(positions) >= 999  # the time is used
 
 
 def test_a_machine_that_recovers_goes_on_step_by_step():
@@ -58,16 +58,16 @@ def test_a_machine_that_recovers_goes_on_step_by_step():
 def test_a_resumed_run_goes_on_where_it_was_in_its_schedule():
     clock = ScheduleClock(BUDGET, 0, {})
     positions, seconds = go(clock, [0.2] * 300)
-    kept = clock.state()
-    assert kept == {"schedule_position": positions[-1]}
-    resumed = ScheduleClock(BUDGET, 299, kept)
-    more, ended = go(resumed, [0.2] * 2000, 299, seconds - 0.2)
-    assert more[0] == positions[-1]
+    saved_state = clock.state()
+    assert saved_state == {"schedule_position": positions[-1]}
+    resumed = ScheduleClock(BUDGET, 299, saved_state)
+    resumed_positions, ended = go(resumed, [0.2] * 2000, 299, seconds - 0.2)
+    assert resumed_positions[0] == positions[-1]
     assert resumed.is_over
     assert ended <= SECONDS + 3
-    assert ScheduleClock(TrainConfig(steps=1000), 299, kept).position == 299
+    assert ScheduleClock(TrainConfig(steps=1000), 299, saved_state).position == 299
 
 
-@pytest.mark.parametrize("kept", ["x", None, -5, 1e9, True, [1]])
-def test_a_position_that_cannot_be_is_that_of_the_step(kept):
-    assert ScheduleClock(BUDGET, 7, {"schedule_position": kept}).position == 7
+@pytest.mark.parametrize("saved_position", ["x", None, -5, 1e9, True, [1]])
+def test_a_position_that_cannot_be_is_that_of_the_step(saved_position):
+    assert ScheduleClock(BUDGET, 7, {"schedule_position": saved_position}).position == 7

@@ -173,9 +173,9 @@ def test_the_score_of_a_label_is_that_of_the_whole_text_less_what_all_labels_sha
         if prompt:
             assert tokenizer.decode(tokens) == prompt + label + "\n"
         with torch.no_grad():
-            seen = torch.tensor([tokens[left_out:]])
-            log_probs = reader._model(seen[:, :-1])[0].double().log_softmax(-1)
-        picked = log_probs[torch.arange(len(log_probs)), seen[0, 1:]][first - left_out - 1 :]
+            inputs = torch.tensor([tokens[left_out:]])
+            log_probs = reader._model(inputs[:, :-1])[0].double().log_softmax(-1)
+        picked = log_probs[torch.arange(len(log_probs)), inputs[0, 1:]][first - left_out - 1 :]
         assert verdict.log_probs[index] == pytest.approx(float(picked.sum()), abs=1e-4)
         length = {"none": 1, "tokens": len(tokens) - first, "bytes": len(label) + 1}[normalise]
         assert verdict.scores[index] == pytest.approx(verdict.log_probs[index] / length)
@@ -230,8 +230,8 @@ def test_json_lines_hold_the_text_and_add_up_to_the_sums(score: Score, file: Pat
     assert [line["line"] for line in lines] == [1, 2, 3, 4, 5]
     assert lines[0]["log_probs"][0] is None
     for line in lines:
-        known = [value for value in line["log_probs"] if value is not None]
-        assert line["bits"] == pytest.approx(-sum(known) / math.log(2), abs=1e-3)
+        log_probs = [value for value in line["log_probs"] if value is not None]
+        assert line["bits"] == pytest.approx(-sum(log_probs) / math.log(2), abs=1e-3)
         assert line["bits_per_byte"] == pytest.approx(line["bits"] / line["bytes"], abs=1e-5)
         assert len(line["tokens"]) == len(line["pieces"]) == len(line["log_probs"])
     assert sums["bits"] == pytest.approx(sum(line["bits"] for line in lines), abs=1e-3)
@@ -282,8 +282,8 @@ def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Score, file: P
 
 def test_the_heading_says_whether_the_lines_are_the_text_or_the_most_surprising_ones(score: Score, tmp_path) -> None:
     (tmp_path / "short.txt").write_text("once upon\na time\n")
-    for more, heading in (([], "The text"), (["--worst", "2"], "Most surprising lines")):
-        assert score(tmp_path / "short.txt", "--html", tmp_path / "p.html", *more)[0] == 0
+    for flags, heading in (([], "The text"), (["--worst", "2"], "Most surprising lines")):
+        assert score(tmp_path / "short.txt", "--html", tmp_path / "p.html", *flags)[0] == 0
         assert re.findall("<h2>([^<]*)", (tmp_path / "p.html").read_text()) == [heading]
 
 
@@ -297,10 +297,10 @@ def test_a_long_text_is_data_that_becomes_markup_where_one_looks(
     code, _, err = score(tmp_path / "long.txt", "--html", tmp_path / "page.html", "--unknown", "skip")
     assert code == 0, err
     page = require_harmless(html := (tmp_path / "page.html").read_text())
-    parts = re.findall(r'<script type="application/json">(.*?)</script>', html, flags=re.DOTALL)
-    assert len(parts) > 3
-    assert page.count("script") == len(parts) + 1
-    lines = [line for part in parts for line in json.loads(part)]
+    scripts = re.findall(r'<script type="application/json">(.*?)</script>', html, flags=re.DOTALL)
+    assert len(scripts) > 3
+    assert page.count("script") == len(scripts) + 1
+    lines = [line for script in scripts for line in json.loads(script)]
     assert [line[0] for line in lines] == list(range(1, 42))
     assert "".join(lines[1][3][::3]).replace("⏎", "") == "once upon a time"
     assert page.count("b") == 0

@@ -69,7 +69,7 @@ def test_beyond_the_queue_a_request_gets_429_and_no_other_is_lost(client: Client
             assert int(headers["retry-after"]) >= 1
             assert json.loads(body)["error"]["code"] == "queue_full"
             assert json.loads(body)["error"]["type"] == "overloaded_error"
-        assert [one.result(HANG) for one in first] == expected[:8]
+        assert [future.result(HANG) for future in first] == expected[:8]
     wait_until(lambda: client.scheduler.running + client.scheduler.waiting == 0)
 
 
@@ -77,12 +77,12 @@ def test_a_client_that_goes_away_frees_its_seats_and_nobody_elses(client: Client
     expected = client.text(prompt="b", seed=1, max_tokens=300)
     with ThreadPoolExecutor(1) as pool:
         streams = [open_stream(client, n=2, max_tokens=ENDLESS) for _ in range(3)]
-        other = pool.submit(client.text, prompt="b", seed=1, max_tokens=300)
+        future = pool.submit(client.text, prompt="b", seed=1, max_tokens=300)
         wait_until(lambda: client.scheduler.running >= 6)
         for connection, answer in streams:
             answer.close()
             connection.close()
-        assert other.result(HANG) == expected
+        assert future.result(HANG) == expected
     wait_until(lambda: client.scheduler.running == 0)
     assert b'gpt_texts_total{ended="cancelled"}' in client.send("GET", "/metrics")[2]
 
@@ -257,16 +257,16 @@ def test_nothing_is_served_but_the_routes(client: Client, path: str) -> None:
 def test_another_name_for_this_machine_is_refused(client: Client, host: str) -> None:
     status, _, body = client.send("GET", "/v1/models", headers={"Host": host})
     assert (status, json.loads(body)["error"]["code"]) == (403, "host")
-    for known in ("localhost", "LOCALHOST:1", "[::1]:80", "127.0.0.1"):
-        assert client.send("GET", "/v1/models", headers={"Host": known})[0] == 200
+    for allowed in ("localhost", "LOCALHOST:1", "[::1]:80", "127.0.0.1"):
+        assert client.send("GET", "/v1/models", headers={"Host": allowed})[0] == 200
 
 
 def test_pages_of_others_may_not_ask_unless_they_are_let(client: Client, run: Path) -> None:
     for origin in ("https://evil.example", "null"):
         assert client.send("GET", "/v1/models", headers={"Origin": origin})[0] == 403
     assert client.send("GET", "/v1/models", headers={"Origin": client.url, "Host": client.url[7:]})[0] == 200
-    with serving(run, origins=("https://chat.example",)) as other:
-        status, headers, _ = other.send("GET", "/v1/models", headers={"Origin": "https://chat.example"})
+    with serving(run, origins=("https://chat.example",)) as permissive:
+        status, headers, _ = permissive.send("GET", "/v1/models", headers={"Origin": "https://chat.example"})
         assert (status, headers["access-control-allow-origin"]) == (200, "https://chat.example")
 
 

@@ -123,7 +123,7 @@ def evaluate(model: str, arguments: str, tasks: Path, folder: Path) -> tuple[dic
 def numbers(value: Any) -> list[float]:
     """All numbers in nested lists; of a pair (log-likelihood, is it greedy) both."""
     if isinstance(value, list):
-        return [number for one in value for number in numbers(one)]
+        return [number for item in value for number in numbers(item)]
     return [float({"True": 1, "False": 0}.get(value, value))]
 
 

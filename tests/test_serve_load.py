@@ -81,8 +81,8 @@ def text_of(body: bytes, *, streamed: bool) -> str:
     if not streamed:
         text: str = json.loads(body)["choices"][0]["text"]
         return text
-    *events, end, nothing = body.decode().split("\n\n")
-    if (end, nothing) != ("data: [DONE]", ""):
+    *events, end, tail = body.decode().split("\n\n")
+    if (end, tail) != ("data: [DONE]", ""):
         raise ValueError("a stream without its end")
     choices: list[Any] = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
     return "".join(choice["text"] for choice in choices)

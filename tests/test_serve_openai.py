@@ -30,33 +30,33 @@ def client(server: Client) -> Iterator[Any]:
 
 def test_completions_whole_and_streamed_are_one_text(client: Any) -> None:
     params = {"model": MODEL, "prompt": "the ", "seed": 3, "max_tokens": 30, "n": 2, "stop": ["zz"], "logprobs": 2}
-    whole = client.completions.create(**params)
+    completion = client.completions.create(**params)
     streamed = ["", ""]
     for chunk in client.completions.create(**params, stream=True, stream_options={"include_usage": True}):
         for choice in chunk.choices:
             streamed[choice.index] += choice.text
         usage = chunk.usage
-    assert streamed == [choice.text for choice in whole.choices]
-    assert usage == whole.usage
-    assert whole.choices[0].logprobs.token_logprobs[0] <= 0
-    assert len(whole.choices[0].logprobs.top_logprobs[0]) == 2
-    assert whole.choices[0].finish_reason == "length"
+    assert streamed == [choice.text for choice in completion.choices]
+    assert usage == completion.usage
+    assert completion.choices[0].logprobs.token_logprobs[0] <= 0
+    assert len(completion.choices[0].logprobs.top_logprobs[0]) == 2
+    assert completion.choices[0].finish_reason == "length"
 
 
 def test_chat_whole_and_streamed_are_one_answer(client: Any) -> None:
     params = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "seed": 1, "max_completion_tokens": 9}
-    whole = client.chat.completions.create(**params, logprobs=True, top_logprobs=1)
-    parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**params, stream=True)]
-    assert "".join(parts) == whole.choices[0].message.content
-    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens == 9
+    completion = client.chat.completions.create(**params, logprobs=True, top_logprobs=1)
+    deltas = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**params, stream=True)]
+    assert "".join(deltas) == completion.choices[0].message.content
+    assert len(completion.choices[0].logprobs.content) == completion.usage.completion_tokens == 9
 
 
 def test_our_own_parameters_go_into_extra_body(client: Any) -> None:
     params = {"model": MODEL, "prompt": "a", "max_tokens": 4, "extra_body": {"regex": "[xy]{4}", "top_k": 20}}
     assert set(client.completions.create(**params).choices[0].text) <= set("xy")
-    one = client.completions.create(model=MODEL, prompt="a", max_tokens=9, extra_body={"choices": ["yes", "no"]})
-    assert one.choices[0].text in ("yes", "no")
-    assert one.choices[0].finish_reason == "stop"
+    completion = client.completions.create(model=MODEL, prompt="a", max_tokens=9, extra_body={"choices": ["yes", "no"]})
+    assert completion.choices[0].text in ("yes", "no")
+    assert completion.choices[0].finish_reason == "stop"
 
 
 def test_models_are_those_that_are_served(client: Any) -> None:
@@ -95,4 +95,4 @@ def test_the_client_comes_back_after_429_and_gets_its_text(server: Client, clien
             client.completions.create(**params, n=3)
         patient = client.with_options(max_retries=100)
         waiting = [pool.submit(patient.completions.create, **params) for _ in range(2)]
-    assert [one.result().choices[0].text for one in waiting] == [expected] * 2
+    assert [future.result().choices[0].text for future in waiting] == [expected] * 2

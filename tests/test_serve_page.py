@@ -85,10 +85,10 @@ def test_runs_are_told_with_their_curves_and_what_differs(client: Client) -> Non
 
 
 def test_a_head_divides_its_attention_among_what_it_sees(client: Client) -> None:
-    status, seen = client.ask("/attention", model="first", text="hello", layer=2, head=1)
-    assert (status, seen["layers"], seen["heads"], seen["tokens"]) == (200, 2, 2, list("hello"))
-    assert [len(row) for row in seen["weights"]] == [1, 2, 3, 4, 5]
-    assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in seen["weights"])
+    status, attention = client.ask("/attention", model="first", text="hello", layer=2, head=1)
+    assert (status, attention["layers"], attention["heads"], attention["tokens"]) == (200, 2, 2, list("hello"))
+    assert [len(row) for row in attention["weights"]] == [1, 2, 3, 4, 5]
+    assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in attention["weights"])
     assert client.ask("/attention", text="hello", layer=3)[1]["error"]["param"] == "layer"
 
 
@@ -133,14 +133,14 @@ def test_another_token_is_taken_and_one_can_walk_back(page: Page, client: Client
     page.click(".text .tok:nth-child(6)")
     page.wait("!document.querySelector('#odds').hidden")
     assert page.run("document.querySelectorAll('#odds button').length") == 10
-    other = page.run("document.querySelector('#odds button:not(.taken) code').textContent")
+    alternative = page.run("document.querySelector('#odds button:not(.taken) code').textContent")
     page.click("#odds button:not(.taken)")
     page.wait("document.querySelectorAll('#tree li').length == 2 && document.querySelector('#cancel').disabled")
     branch = written(page)
-    kept = page.run("document.querySelectorAll('.tok.fixed').length")
-    assert branch[: kept - 1] == before[: kept - 1]
-    assert branch[kept - 1] == other.replace("\u21b5\n", "\n")
-    assert len(branch) == kept + 30
+    n_fixed = page.run("document.querySelectorAll('.tok.fixed').length")
+    assert branch[: n_fixed - 1] == before[: n_fixed - 1]
+    assert branch[n_fixed - 1] == alternative.replace("\u21b5\n", "\n")
+    assert len(branch) == n_fixed + 30
     page.click("#tree li button")
     assert written(page) == before
 
@@ -184,24 +184,24 @@ def test_every_setting_of_the_api_is_set_by_keys_and_told_for_elsewhere(
     page: Page, client: Client, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = {"regex": "[a-f]+ [g-z]{3}", "typical_p": 0.9, "repetition_penalty": 1.3, "no_repeat_ngram": 3}
-    both: dict[str, Any] = {**own, "logit_bias": {"9": -5.5}, "forbid": "xq"}
+    settings: dict[str, Any] = {**own, "logit_bias": {"9": -5.5}, "forbid": "xq"}
     penalties = {"presence_penalty": 0.5, "frequency_penalty": -0.2}
     start(page, client)
     page.run("document.querySelector('#more summary').focus()")
     page.key("Enter")
     assert page.run("document.querySelector('#more').open")
-    for name, value in {**both, **penalties, "logit_bias": "9=-5.5"}.items():
+    for name, value in {**settings, **penalties, "logit_bias": "9=-5.5"}.items():
         page.run(f"document.querySelector('#{name}').focus()")
         if page.run("document.activeElement.type") == "range":
-            step, now = (float(page.run(f"document.activeElement.{of}")) for of in ("step", "value"))
-            for _ in range(abs(round((float(str(value)) - now) / step))):
-                page.key("ArrowRight" if float(str(value)) > now else "ArrowLeft")
+            step, current = (float(page.run(f"document.activeElement.{of}")) for of in ("step", "value"))
+            for _ in range(abs(round((float(str(value)) - current) / step))):
+                page.key("ArrowRight" if float(str(value)) > current else "ArrowLeft")
         else:
             page.type(str(value))
     page.key("Enter", modifiers=2)
     wait_written(page)
     params = {"model": "first", "prompt": "ab", "seed": 1, "max_tokens": 30, "temperature": 0.8}
-    assert written(page) == client.text(**params, **both, **penalties)
+    assert written(page) == client.text(**params, **settings, **penalties)
     body = json.loads(shlex.split(str(page.run("document.querySelector('#as-curl').textContent")))[-1])
     assert client.text(**body) == written(page)
     as_python = str(page.run("document.querySelector('#as-python').textContent"))
@@ -213,7 +213,7 @@ def test_every_setting_of_the_api_is_set_by_keys_and_told_for_elsewhere(
     flags += ["--json", "--prefix", "", "--suffix", ""]
     capsys.readouterr()
     assert main([verb, str(runs / "first"), *flags]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"][0]["text"] == client.text(**params, **both)
+    assert json.loads(capsys.readouterr().out)["samples"][0]["text"] == client.text(**params, **settings)
     page.run("document.querySelector('#regex').value = ''; document.querySelector('#choices').focus()")
     page.type("yes,no")
     page.key("Enter", modifiers=2)
@@ -223,9 +223,9 @@ def test_every_setting_of_the_api_is_set_by_keys_and_told_for_elsewhere(
 
 def test_every_setting_of_the_api_is_on_the_page(page: Page, client: Client) -> None:
     start(page, client)
-    there = set(page.run("[...document.querySelectorAll('#writeform [id]')].map(e => e.id)"))
+    ids = set(page.run("[...document.querySelectorAll('#writeform [id]')].map(e => e.id)"))
     elsewhere = {"model", "stream", "stream_options", "user", "echo", "logprobs"}  # chosen above, or by the page itself
-    assert set(CompletionRequest.model_fields) - elsewhere <= there
+    assert set(CompletionRequest.model_fields) - elsewhere <= ids
 
 
 def test_stopping_frees_the_seat_and_keeps_what_is_there(page: Page, client: Client) -> None:
@@ -310,7 +310,7 @@ def test_axe_finds_no_fault_in_any_part(page: Page, client: Client, width: int, 
     page.wait("document.querySelectorAll('#tree li').length == 2 && document.querySelector('#cancel').disabled")
     page.run("document.querySelectorAll('details').forEach(e => e.open = true); document.querySelector('.tok').click()")
     page.run("for (const id of ['text', 'seen']) document.querySelector(`#${id}`).value = 'ab cd'")
-    for tab, begin, shown in (
+    for tab, begin, selector in (
         ("write", None, ".tok"),
         ("read", "#readform .do", "#readings .tok"),
         ("look", "#lookform .do", "canvas"),
@@ -319,6 +319,6 @@ def test_axe_finds_no_fault_in_any_part(page: Page, client: Client, width: int, 
         page.click(f"#tab-{tab}")
         if begin is not None:
             page.click(begin)
-        page.wait(f"document.querySelector('{shown}')")
+        page.wait(f"document.querySelector('{selector}')")
         faults = page.run("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
         assert faults == [], tab

@@ -23,9 +23,9 @@ def test_it_samples_and_evaluates_as_the_run_does_wherever_it_is(options, kind, 
     checkpoint = save(tmp_path / "run", 7, run.model.state_dict(), {}, {"val_loss": 1.5}, run.config, run.tokenizer)
     file = tmp_path / "model.safetensors"
     assert main(["export", str(checkpoint), "--to", "checkpoint", str(file)]) == 0
-    one, other = load_model(file, CPU, print), load_model(checkpoint, CPU, print)
-    assert one.weights_sha256 == other.weights_sha256
-    assert (one.tokenizer, one.config, one.step, one.state["val_loss"]) == (run.tokenizer, run.config, 7, 1.5)
+    model, expected = load_model(file, CPU, print), load_model(checkpoint, CPU, print)
+    assert model.weights_sha256 == expected.weights_sha256
+    assert (model.tokenizer, model.config, model.step, model.state["val_loss"]) == (run.tokenizer, run.config, 7, 1.5)
     capsys.readouterr()
     texts = []
     for source in (file, checkpoint):
@@ -44,10 +44,10 @@ def test_a_flipped_bit_and_a_foreign_file_are_noticed(tmp_path):
     assert (
         main(["export", str(tmp_path / "run" / "checkpoints" / "step-00000007"), "--to", "checkpoint", str(file)]) == 0
     )
-    whole = file.read_bytes()
-    for place in (2, 40, len(whole) // 2, len(whole) - 1):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
+    data = file.read_bytes()
+    for offset in (2, 40, len(data) // 2, len(data) - 1):
+        damaged = bytearray(data)
+        damaged[offset] ^= 4
         file.write_bytes(damaged)
         with pytest.raises(UserError):
             load_single(file)

@@ -104,15 +104,15 @@ def test_weights_and_biases_gets_the_figures_offline_and_a_resumed_run_goes_on(g
 
 
 def test_weights_and_biases_is_told_where_its_own_settings_say_and_which_run_it_is(monkeypatch, tmp_path):
-    asked: list[dict[str, Any]] = []
-    wandb = SimpleNamespace(init=lambda **options: asked.append(options), Settings=dict)
+    calls: list[dict[str, Any]] = []
+    wandb = SimpleNamespace(init=lambda **options: calls.append(options), Settings=dict)
     monkeypatch.setattr(sinks, "importlib", SimpleNamespace(import_module=lambda name: wandb))
 
     def begin(name: str) -> dict[str, Any]:
         (tmp_path / name).mkdir(exist_ok=True)
         (tmp_path / name / "run.json").write_text(json.dumps({"created": name}))
         sinks.WandbSink(tmp_path / name, Config())
-        return asked[-1]
+        return calls[-1]
 
     monkeypatch.delenv("WANDB_DIR", raising=False)
     assert begin("one")["dir"] == str(tmp_path / "one")
@@ -131,8 +131,8 @@ def test_a_sink_that_fails_is_dropped_and_told_and_the_training_is_whole(monkeyp
 
     monkeypatch.setattr(sinks.CSVSink, "metrics", refuse)
     assert train("log.sinks=[csv]") == 0
-    told = [event for event in read_events(RUN) if event["event"] == "sink failed"]
-    assert [(event["sink"], event["error"]) for event in told] == [("csv", "OSError: no space")]
+    failures = [event for event in read_events(RUN) if event["event"] == "sink failed"]
+    assert [(event["sink"], event["error"]) for event in failures] == [("csv", "OSError: no space")]
     assert [row["step"] for row in expected() if "val_loss" in row] == [0, 2, 4]
 
 

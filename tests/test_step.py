@@ -147,7 +147,7 @@ def test_losses_whole_or_in_pieces_ask_their_device_for_no_number(monkeypatch, m
     tokens = torch.zeros(40, 16, dtype=torch.int64, device="meta")
     losses = [engine.forward_backward(tokens, tokens, 2, seed=0)]
     with torch.no_grad():
-        losses += [engine.summed_loss(part, part) for part in (tokens, tokens[:1, :3])]
+        losses += [engine.summed_loss(batch, batch) for batch in (tokens, tokens[:1, :3])]
     assert [loss.device.type for loss in losses] == ["meta"] * 3
 
 
@@ -176,7 +176,7 @@ def test_running_out_of_memory_is_not_taken_for_a_compile_that_fails(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "seconds", "mode"),
+    ("setting", "device", "seconds", "mode"),
     [
         (False, "cuda", math.inf, None),
         (True, "cpu", 0.0, "default"),
@@ -187,8 +187,8 @@ def test_running_out_of_memory_is_not_taken_for_a_compile_that_fails(tmp_path, m
         ("auto", "cuda", 30_000.0, "reduce-overhead"),  # GPT-2 124M on ten billion tokens
     ],
 )
-def test_auto_compiles_on_a_gpu_where_it_saves_more_than_it_costs(asked, device, seconds, mode):
-    assert compile_mode(asked, torch.device(device), seconds) == mode
+def test_auto_compiles_on_a_gpu_where_it_saves_more_than_it_costs(setting, device, seconds, mode):
+    assert compile_mode(setting, torch.device(device), seconds) == mode
 
 
 def test_eager_steps_on_a_cpu_are_not_estimated():
@@ -218,5 +218,5 @@ def test_targets_that_do_not_count_are_as_if_their_tokens_had_no_loss(monkeypatc
     state.optimizer.zero_grad()
     expected = -state.model(inputs).log_softmax(-1)[counts].gather(1, targets[counts][:, None]).mean()
     torch.testing.assert_close(actual, expected.detach())
-    for gradient, wanted in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
-        torch.testing.assert_close(gradient, wanted)
+    for gradient, expected_gradient in zip(gradients, torch.autograd.grad(expected, parameters), strict=True):
+        torch.testing.assert_close(gradient, expected_gradient)

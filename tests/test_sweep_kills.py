@@ -202,11 +202,11 @@ def expected(sweep: Sweep) -> dict[str, Any]:
 
 
 @pytest.mark.robust
-@pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [41, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_search_killed_at_any_moment_ends_as_one_left_alone(
-    sweep: Sweep, expected: dict[str, Any], every: int
+    sweep: Sweep, expected: dict[str, Any], stride: int
 ) -> None:
-    for moment in range(1, expected["moments"] + 1, every):
+    for moment in range(1, expected["moments"] + 1, stride):
         victim: Victim = ("all", "sweep", "trainer")[moment % 3]
         try:
             actual = sweep(f"killed-{moment}", last=moment, victim=victim)  # a trainer alone is made anew

@@ -41,15 +41,15 @@ def watched(*arguments: str, cwd: Path, columns: int) -> str:
         [sys.executable, "-m", "gpt_cli", *arguments], cwd=cwd, stdout=theirs, stderr=theirs, env=environment
     )
     os.close(theirs)
-    shown = b""
+    output = b""
     try:
-        while piece := os.read(ours, 4096):
-            shown += piece
+        while chunk := os.read(ours, 4096):
+            output += chunk
     except OSError:  # EIO: the process has ended
         pass
     os.close(ours)
-    assert process.wait(timeout=120) == 0, shown.decode()
-    return shown.decode()
+    assert process.wait(timeout=120) == 0, output.decode()
+    return output.decode()
 
 
 def test_a_run_shows_a_live_line_with_step_loss_rate_and_time_left(tmp_path: Path) -> None:

@@ -143,10 +143,10 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
         assert encoded.stats == results[0][1].stats
         if not to_bytes:
             assert encoded.tokenizer.characters == "".join(sorted(set(joined_text)))  # type: ignore[attr-defined]
-        for split, part in (("train", joined_text[:cut]), ("val", joined_text[cut:])):
-            assert ids[split].tolist() == encoded.tokenizer.encode(part).tolist()  # type: ignore[index]
-            assert encoded.stats[split].bytes == len(part.encode())  # type: ignore[index]
-            assert encoded.stats[split].characters == len(part)  # type: ignore[index]
+        for split, split_text in (("train", joined_text[:cut]), ("val", joined_text[cut:])):
+            assert ids[split].tolist() == encoded.tokenizer.encode(split_text).tolist()  # type: ignore[index]
+            assert encoded.stats[split].bytes == len(split_text.encode())  # type: ignore[index]
+            assert encoded.stats[split].characters == len(split_text)  # type: ignore[index]
 
 
 def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
@@ -162,8 +162,8 @@ def test_special_tokens_in_a_text_are_the_same_for_any_number_of_processes(
     plain_corpus = prepare_corpus(corpus, BPE, cache=False, note=pytest.fail, with_test=True)
     assert plain_corpus.test is not None
     n_separators = sum(
-        (part == plain_corpus.tokenizer.eot_id).sum()
-        for part in (plain_corpus.train, plain_corpus.val, plain_corpus.test)
+        (split_ids == plain_corpus.tokenizer.eot_id).sum()
+        for split_ids in (plain_corpus.train, plain_corpus.val, plain_corpus.test)
     )
     assert (ids == token_store.tokenizer.eot_id).sum() == 400 + n_separators
 
@@ -229,12 +229,12 @@ def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_pa
     pipeline = tokenize_pipeline.TokenizePipeline.scan(
         DataConfig(source=str(tmp_path / "x")), config, lambda _: None, None, 1
     )
-    pieces = list(pipeline._training_text("train"))
-    assert 8_000 < sum(map(len, pieces)) <= 10_000
-    places = [int(match[0]) for piece in pieces if (match := re.search(r"\d{5}", piece))]
-    assert len(places) >= 8
-    assert max(np.diff(places)) < 3 * min(np.diff(places))
-    assert max(places) < 2700  # the validation text is not in it
+    chunks = list(pipeline._training_text("train"))
+    assert 8_000 < sum(map(len, chunks)) <= 10_000
+    numbers = [int(match[0]) for chunk in chunks if (match := re.search(r"\d{5}", chunk))]
+    assert len(numbers) >= 8
+    assert max(np.diff(numbers)) < 3 * min(np.diff(numbers))
+    assert max(numbers) < 2700  # the validation text is not in it
 
 
 def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: None, monkeypatch: Any) -> None:

@@ -73,11 +73,11 @@ def test_streamed_tokens_join_to_the_whole_decoding_of_any_ids(kind: str, text: 
 def test_streaming_text_never_shows_half_a_character(text: str) -> None:
     for tokenizer in (ByteTokenizer(), trained("bpe", text), trained("char", text)):
         stream = StreamDecoder(tokenizer)
-        shown = ""
+        streamed = ""
         for token in tokenizer.encode(text).tolist():
-            shown += stream.push(token)
-            assert text.startswith(shown)
-        assert shown == text
+            streamed += stream.push(token)
+            assert text.startswith(streamed)
+        assert streamed == text
         assert stream.flush() == ""
 
 
@@ -235,15 +235,15 @@ def test_unk_survives_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "told"),
+    ("keys", "message"),
     [
         ({"kind": "byte", "unknown": "token"}, "only for char"),
         ({"kind": "bpe", "vocab_size": 300, "min_count": 2}, "only for char"),
         ({"kind": "char", "min_count": 2}, "unknown must be token"),
     ],
 )
-def test_settings_of_unk_that_have_no_meaning_are_refused(keys: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_settings_of_unk_that_have_no_meaning_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         TokenizerConfig.model_validate(keys)
 
 
@@ -323,18 +323,18 @@ def test_a_missing_tokenizer_file_is_a_user_error(tmp_path: Path) -> None:
 def test_a_mutated_tokenizer_file_is_refused_or_still_lossless(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A damaged file can be a valid one; what loads keeps every promise, and what does not says so."""
     path = tmp_path / "tokenizer.json"
-    whole = tokenizer.to_json()
+    saved = tokenizer.to_json()
     chance = random.Random(1)
     refused = 0
     for i in range(400):
-        path.write_bytes(mutated_bytes(whole.encode(), chance) if i % 2 else mutated_json(whole, chance).encode())
+        path.write_bytes(mutated_bytes(saved.encode(), chance) if i % 2 else mutated_json(saved, chance).encode())
         try:
             loaded = load_tokenizer(path)
         except UserError:  # any other exception fails the test
             refused += 1
             continue
-        known = "".join(c for c in EVERY_WIDTH + PANGRAM if c not in loaded.unknown_characters(EVERY_WIDTH + PANGRAM))
-        assert loaded.decode(loaded.encode(known)) == known
+        chars = "".join(c for c in EVERY_WIDTH + PANGRAM if c not in loaded.unknown_characters(EVERY_WIDTH + PANGRAM))
+        assert loaded.decode(loaded.encode(chars)) == chars
     assert refused > 100
 
 

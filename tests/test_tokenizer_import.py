@@ -157,11 +157,11 @@ def test_the_merges_of_a_rank_file_are_those_that_were_learned(pattern: Pattern,
 @given(text=TEXTS | st.text("abc"), extra=st.lists(st.text("abc", min_size=2, max_size=9), max_size=6, unique=True))
 def test_any_rank_file_gives_the_ids_of_tiktoken(text: str, extra: list[str], tmp_path_factory: Any) -> None:
     """Also one whose last tokens no merge makes: those are only found as whole words."""
-    known = rank_lines(learned())
+    rank_file = rank_lines(learned())
     tokens = learned().vocabulary.tokens
     added = [word.encode() for word in extra if word.encode() not in tokens]
     path = tmp_path_factory.mktemp("ranks") / "mine.tiktoken"
-    path.write_bytes(known + b"".join(b"%s %d\n" % (base64.b64encode(t), 289 + i) for i, t in enumerate(added)))
+    path.write_bytes(rank_file + b"".join(b"%s %d\n" % (base64.b64encode(t), 289 + i) for i, t in enumerate(added)))
     tokenizer = bpe(path, "gpt2")
     assert tokenizer.encode(text).tolist() == openai(tokenizer).encode_ordinary(text)
 
@@ -212,7 +212,7 @@ def test_a_rank_file_that_contradicts_itself_is_refused(lines: bytes, reason: st
 
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
-    at, other = sorted((chance.randrange(len(data)), chance.randrange(len(data))))
+    at, end = sorted((chance.randrange(len(data)), chance.randrange(len(data))))
     lines = data.split(b"\n")
     a, b = chance.randrange(len(lines)), chance.randrange(len(lines))
     match chance.randrange(8):
@@ -223,11 +223,11 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
         case 2:
             return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
         case 3:
-            return data[:at] + data[other:]
+            return data[:at] + data[end:]
         case 4:
             return data[:at] + chance.randbytes(3) + data[at:]
         case 5:
-            return data[:other] + data[at:]
+            return data[:end] + data[at:]
         case 6:
             lines[a], lines[b] = lines[b], lines[a]
         case 7:
@@ -239,26 +239,26 @@ def test_damaged_files_of_every_published_form_are_refused_or_still_lossless(tmp
     """750 of them. What loads keeps every promise, what does not says so; any other exception fails the test."""
     chance = random.Random(1)
     model = json.loads(learned().to_json())["model"]
-    whole = {
+    originals = {
         "encoder.json": json.dumps(model["vocab"], indent=0).encode(),
         "vocab.bpe": "\n".join(["#version: 0.2", *model["merges"], ""]).encode(),
         "mine.tiktoken": rank_lines(learned()),
     }
-    refused = dict.fromkeys(whole, 0)
-    for name in whole:
+    refused = dict.fromkeys(originals, 0)
+    for name in originals:
         for _ in range(250):
-            for other, data in whole.items():
-                (tmp_path / other).write_bytes(damaged(data, chance) if other == name else data)
+            for file_name, data in originals.items():
+                (tmp_path / file_name).write_bytes(damaged(data, chance) if file_name == name else data)
             try:
                 loaded = bpe(tmp_path / name, "gpt2")
             except UserError:
                 refused[name] += 1
                 continue
             assert loaded.decode(loaded.encode(LESSON)) == LESSON
-            again = tmp_path / "tokenizer.json"
-            loaded.save(again)
-            assert load_tokenizer(again) == loaded
-            again.unlink()
+            saved = tmp_path / "tokenizer.json"
+            loaded.save(saved)
+            assert load_tokenizer(saved) == loaded
+            saved.unlink()
     assert min(refused.values()) > 50
 
 

@@ -268,7 +268,7 @@ def test_the_plan_of_a_bpe_is_about_what_the_run_reads(size, capsys):
     arguments = [*QUICK_RUN, "data.source=builtin:python-docs", f"tokenizer.vocab_size={size}"]
     assert main(["train", *arguments]) == 0
     plan, _, log = capsys.readouterr().err.partition("training: ")
-    plan_share, log_share = (float(re.search(r"([\d.]+)%\s+of (?:its|the)", part)[1]) for part in (plan, log))  # type: ignore[index]
+    plan_share, log_share = (float(re.search(r"([\d.]+)%\s+of (?:its|the)", output)[1]) for output in (plan, log))  # type: ignore[index]
     assert plan_share == pytest.approx(log_share, rel=0.2)
     assert "about" in plan
     file = f"tokenizer.file={Path('runs/python-docs/tokenizer.json')}"

@@ -27,10 +27,10 @@ def sizes_after_training(width: int, optim: OptimConfig) -> dict[str, float]:
     """Root mean squares of what the parts of a model give, as changed by STEPS updates."""
     torch.manual_seed(0)
     model = GPT(ModelConfig(n_layer=2, n_head=width // 32, n_embd=width, context_length=T), V)
-    parts = {"stream": model.blocks[-1], "attention": model.blocks[0].attention, "mlp": model.blocks[0].mlp}
-    given: dict[str, torch.Tensor] = {}
-    for name, part in {**parts, "logits": model.head}.items():
-        part.register_forward_hook(lambda _, __, output, name=name: given.update({name: output.detach()}))
+    modules = {"stream": model.blocks[-1], "attention": model.blocks[0].attention, "mlp": model.blocks[0].mlp}
+    outputs: dict[str, torch.Tensor] = {}
+    for name, module in {**modules, "logits": model.head}.items():
+        module.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output.detach()}))
     optimizer = MuonAdamW(model, optim)
     for step in range(STEPS):
         tokens = batch(step)
@@ -38,7 +38,7 @@ def sizes_after_training(width: int, optim: OptimConfig) -> dict[str, float]:
         optimizer.step(1.0)
         optimizer.zero_grad()
     model(batch(0)[:, :-1])
-    return {name: tensor.square().mean().sqrt().item() for name, tensor in given.items()}
+    return {name: tensor.square().mean().sqrt().item() for name, tensor in outputs.items()}
 
 
 def growth(optim: OptimConfig) -> dict[str, float]:

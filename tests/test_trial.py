@@ -43,12 +43,12 @@ LONGEST = 20  # commands of a test, so that the tests can be shared out
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with texts of many kinds, two runs, of which runs/book is the newest, and a damaged one."""
-    place = tmp_path_factory.mktemp("trial")
+    work_dir = tmp_path_factory.mktemp("trial")
     threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(work_dir)
         patch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         texts = {"book.txt": BOOK, "a.txt": BOOK[::-1], "two words.txt": BOOK, "notes.md": BOOK, "texts/a.txt": BOOK}
         texts |= {"empty.txt": "", "blank.txt": "\n\n", "one.txt": "the king", "same.txt": "a" * 9000}
@@ -97,7 +97,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         tensors = load_file("nan/model.safetensors")
         next(iter(tensors.values())).reshape(-1)[0] = np.nan
         save_file(tensors, "nan/model.safetensors", {"format": "pt"})
-        yield place
+        yield work_dir
     torch.set_num_threads(threads)
 
 
@@ -115,9 +115,9 @@ PARTS = dict(parts())
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_each_command_ends_as_it_should_and_says_so(name, place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
-    wrong = []
+def test_each_command_ends_as_it_should_and_says_so(name, work_dir, monkeypatch, capsys):
+    monkeypatch.chdir(work_dir)
+    failures = []
     for command, code, words in PARTS[name]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
         Path("runs/book/checkpoints/step-00000002").touch()
@@ -131,8 +131,8 @@ def test_each_command_ends_as_it_should_and_says_so(name, place, monkeypatch, ca
             if (word.removeprefix("~") in output) is word.startswith("~"):
                 faults.append(f"says {word[1:]!r}" if word.startswith("~") else f"does not say {word!r}")
         if faults:
-            wrong.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {(out[-300:] + err[-500:]).strip()}")
-    assert not wrong, "\n\n".join(wrong)
+            failures.append(f"$ gpt {command}\n  {'; '.join(faults)}\n  {(out[-300:] + err[-500:]).strip()}")
+    assert not failures, "\n\n".join(failures)
 
 
 def test_there_are_three_hundred_of_them():

@@ -116,19 +116,19 @@ def test_auto_trains_at_what_tune_proposes_and_a_run_that_goes_on_keeps_it(confi
     proposed = json.loads(capsys.readouterr().out)
     command = ["train", "--config", str(config), f"optim.name={name}", "optim.lr=auto", "--json"]
     assert main([*command, "run_dir=whole", "train.steps=6"]) == 0
-    whole = json.loads(capsys.readouterr().out)
-    kept = load_config(Path("whole/config.yaml")).optim
-    assert kept.lr == proposed["proposed_lr"]
-    assert kept.adamw_lr == (proposed["proposed_adamw_lr"] or 0.005)
+    uninterrupted = json.loads(capsys.readouterr().out)
+    saved = load_config(Path("whole/config.yaml")).optim
+    assert saved.lr == proposed["proposed_lr"]
+    assert saved.adamw_lr == (proposed["proposed_adamw_lr"] or 0.005)
     assert main([*command, "run_dir=parts", "train.steps=3"]) == 0
     assert "proposed by a range test" in capsys.readouterr().err
     assert main([*command, "run_dir=parts", "train.steps=6"]) == 0
-    parts = capsys.readouterr()
-    assert "proposed" not in parts.err
-    assert load_config(Path("parts/config.yaml")).optim == kept
-    plain = [f"optim.{key}={getattr(kept, key)}" for key in ("lr", "adamw_lr")]
+    captured = capsys.readouterr()
+    assert "proposed" not in captured.err
+    assert load_config(Path("parts/config.yaml")).optim == saved
+    plain = [f"optim.{key}={getattr(saved, key)}" for key in ("lr", "adamw_lr")]
     assert main([*command, *plain, "run_dir=plain", "train.steps=6"]) == 0
-    assert json.loads(capsys.readouterr().out)["weights_sha256"] == whole["weights_sha256"]
+    assert json.loads(capsys.readouterr().out)["weights_sha256"] == uninterrupted["weights_sha256"]
 
 
 def test_a_dry_run_with_auto_tries_nothing_out(config, capsys):

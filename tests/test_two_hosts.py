@@ -79,8 +79,8 @@ def hosts() -> Iterator[Hosts]:
                 ip("netns", "delete", name)
 
 
-def errors(said: str) -> list[str]:
-    return [line for line in said.splitlines() if line.startswith("error:")]
+def errors(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("error:")]
 
 
 @pytest.mark.robust

@@ -56,13 +56,13 @@ def test_the_blocks_that_are_computed_hold_every_visible_key_and_skipped_ones_no
     n_block = -(-n_token // 128)
     visible = torch.zeros(n_block * 128, n_block * 128, dtype=torch.bool)
     visible[:n_token, :n_token] = causal_mask(n_token, n_token, window, CPU)
-    some = visible.view(n_block, 128, n_block, 128).transpose(1, 2).flatten(2).any(-1)
-    assert mask.to_dense()[0, 0].bool().equal(some)
+    any_visible = visible.view(n_block, 128, n_block, 128).transpose(1, 2).flatten(2).any(-1)
+    assert mask.to_dense()[0, 0].bool().equal(any_visible)
 
 
 def test_all_layers_and_steps_have_the_same_blocks():
-    one, two = (window_blocks(256, 64, CPU) for _ in range(2))
-    assert all(a is b for a, b in zip(one, two, strict=True))
+    first, second = (window_blocks(256, 64, CPU) for _ in range(2))
+    assert all(a is b for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.system

@@ -49,7 +49,7 @@ def kernel() -> None:
 def test_python_writes_what_the_command_writes_with_the_same_engine(
     checkpoint: Path, capsys: pytest.CaptureFixture[str], engine: Any, options: dict[str, Any]
 ) -> None:
-    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    flags = [argument for name, value in options.items() for argument in (f"--{name.replace('_', '-')}", str(value))]
     command = ["sample", "--run", str(checkpoint), "--prompt", "ab", "--seed", "3", "--json", "--engine", engine]
     assert main([*command, *flags]) == 0
     output = json.loads(capsys.readouterr().out)
@@ -102,9 +102,9 @@ def test_what_only_torch_can_write_goes_to_torch_unless_native_is_insisted_on(ch
         gpt_cli.load(checkpoint, device="cuda", weights="int8")
     with pytest.raises(RequestError, match="a draft is for the native engine"):
         gpt_cli.load(checkpoint, device="cuda", engine="torch", weights="bf16", draft="ngram")
-    for wrong in ({"engine": "fast"}, {"weights": "int3"}):
+    for invalid in ({"engine": "fast"}, {"weights": "int3"}):
         with pytest.raises(RequestError, match="must be one of"):
-            gpt_cli.load(checkpoint, **wrong)  # type: ignore[arg-type]
+            gpt_cli.load(checkpoint, **invalid)  # type: ignore[arg-type]
 
 
 def test_weights_that_do_not_fit_their_config_are_told_when_the_run_is_loaded(tmp_path: Path) -> None:

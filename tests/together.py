@@ -20,15 +20,15 @@ from gpt_cli.model import chunked_loss
 from gpt_cli.training.console import Console, SilentConsole
 from gpt_cli.training.loop import train
 
-if room := os.environ.get("ROOM"):
-    found = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found
-    limit = 1024 * int(found[1]) + int(room)
+if headroom := os.environ.get("ROOM"):
+    match = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match
+    limit = 1024 * int(match[1]) + int(headroom)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    print(f"limited to {room} bytes more", flush=True)
+    print(f"limited to {headroom} bytes more", flush=True)
 
-if piece := os.environ.get("PIECE"):
-    chunked_loss._CPU_LOGITS = int(piece)
+if max_logits := os.environ.get("PIECE"):
+    chunked_loss._CPU_LOGITS = int(max_logits)
 
 if cut := os.environ.get("CUT"):
     norms.PIECE = norms.CUT_FROM = int(cut)

@@ -33,7 +33,7 @@ def complaint(event: str, arguments: tuple[Any, ...]) -> str | None:
     """Why `event` must not happen here, if it must not."""
     if event in ("subprocess.Popen", "os.posix_spawn"):
         command = arguments[1]  # a compiler at work on a file of ours, or Python asking what the processor is
-        if any(part.startswith(PACKAGE) and part.endswith(".c") for part in command) or command == ["uname", "-p"]:
+        if any(word.startswith(PACKAGE) and word.endswith(".c") for word in command) or command == ["uname", "-p"]:
             return None
         if command == [find_compiler(), "--version"]:
             return None
@@ -56,8 +56,8 @@ def complaint(event: str, arguments: tuple[Any, ...]) -> str | None:
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if (what := complaint(event, arguments)) is not None:
-        os.write(2, f"FORBIDDEN: {what}\n".encode())
+    if (message := complaint(event, arguments)) is not None:
+        os.write(2, f"FORBIDDEN: {message}\n".encode())
         os._exit(99)
 
 

@@ -36,8 +36,8 @@ def continuation(run: Path) -> str:
     """What the run writes after PROMPT, always taking the likeliest token."""
     import gpt_cli
 
-    pieces = gpt_cli.load(run, device="cpu").generate(PROMPT, max_new_tokens=TOKENS, temperature=0.0)
-    return "".join(pieces)
+    chunks = gpt_cli.load(run, device="cpu").generate(PROMPT, max_new_tokens=TOKENS, temperature=0.0)
+    return "".join(chunks)
 
 
 def last_val_loss(run: Path) -> float:

@@ -82,38 +82,38 @@ TARGETS = {
     **{
         f"{compiler} {march}": Target(
             compiler,
-            (*more, "-static", f"-march={march}"),
+            (*options, "-static", f"-march={march}"),
             ("qemu-aarch64", "-cpu", cpu),
             multiplies_bf16=march == "armv8.6-a",
             also=("aarch64-linux-gnu-gcc",),
         )
-        for compiler, more in (("aarch64-linux-gnu-gcc", ()), ("clang", ("--target=aarch64-linux-gnu",)))
+        for compiler, options in (("aarch64-linux-gnu-gcc", ()), ("clang", ("--target=aarch64-linux-gnu",)))
         for march, cpu in _ARMS.items()
     },
 }
 
 
-def build(target: Target, driver: str, folder: Path, *more: str) -> list[str]:
+def build(target: Target, driver: str, folder: Path, *options: str) -> list[str]:
     """Compile a driver with its engine, without a warning; the command that runs it."""
-    made = folder / f"{driver}_driver"
-    source, *rest = DRIVERS[driver]
-    command = [target.compiler, *STRICT, *target.options, *more, "-o", made, source, *rest, "-lm"]
+    executable = folder / f"{driver}_driver"
+    source, *other_arguments = DRIVERS[driver]
+    command = [target.compiler, *STRICT, *target.options, *options, "-o", executable, source, *other_arguments, "-lm"]
     completed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT)
     assert completed.returncode == 0, completed.stderr[:4000]
     assert completed.stderr == ""
-    return [*target.runner, str(made)]
+    return [*target.runner, str(executable)]
 
 
 def blocks(*arrays: "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None") -> bytes:
     """As blocks.h reads them."""
-    parts = [b"" if array is None else np.ascontiguousarray(array).tobytes() for array in arrays]
-    return b"".join(struct.pack("<q", len(part)) + part for part in parts)
+    buffers = [b"" if array is None else np.ascontiguousarray(array).tobytes() for array in arrays]
+    return b"".join(struct.pack("<q", len(buffer)) + buffer for buffer in buffers)
 
 
-def answers(command: list[str], given: bytes, **environment: str) -> list[bytes]:
+def answers(command: list[str], stdin: bytes, **environment: str) -> list[bytes]:
     """The blocks that a driver gives; it must end well, and complain of nothing."""
     completed = subprocess.run(
-        command, input=given, capture_output=True, check=False, timeout=TIMEOUT, env={**os.environ, **environment}
+        command, input=stdin, capture_output=True, check=False, timeout=TIMEOUT, env={**os.environ, **environment}
     )
     output = completed.stderr.decode(errors="replace")
     assert completed.returncode == 0, (completed.returncode, output[:4000])
@@ -158,7 +158,7 @@ def decode_input(
     tables = [getattr(weights, name) for name in decoder._POINTERS]
     layers = [getattr(layer, field.name) for layer in weights.layers for field in fields(LayerWeights)]
     model = blocks(integers, floats, settings, *tables, *layers)
-    return model + blocks(int32(len(scored)), int32(*scored)) + b"".join(one.blocks() for one in texts)
+    return model + blocks(int32(len(scored)), int32(*scored)) + b"".join(batch.blocks() for batch in texts)
 
 
 def train_input(
@@ -178,7 +178,7 @@ def train_input(
     fixed = None if isinstance(model.embedding.positions, torch.nn.Parameter) else model.embedding.positions
     batch, length = inputs.shape
     sizes = [len(slots), net.n_parameters, native._matrices.numel(), batch, length, 2, threads, len(matrices)]
-    given = blocks(
+    data = blocks(
         integers, floats, _array(fixed), *(_array(rotary and getattr(rotary, name)) for name in ("cos", "sin")),
         np.array(sizes, np.int64), np.array(list(native._starts), np.int64),
         np.array(list(native._packed_offsets), np.int64),
@@ -186,8 +186,8 @@ def train_input(
         np.array(POLAR_EXPRESS, np.float32), int32(len(POLAR_EXPRESS)),
     )  # fmt: skip
     for matrix in matrices:
-        given += blocks(int32(*matrix.shape), _array(matrix))
-    return given, {name: native._offsets[id(parameter)] for name, parameter in model.named_parameters()}
+        data += blocks(int32(*matrix.shape), _array(matrix))
+    return data, {name: native._offsets[id(parameter)] for name, parameter in model.named_parameters()}
 
 
 def _model_fields(

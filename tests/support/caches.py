@@ -47,10 +47,10 @@ def compile_engines(kernels: Path, cache: Path) -> None:
             subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 
-def forget_old(kernels: Path, most: int = 6) -> None:
-    """Remove all but the `most` newest."""
+def forget_old(kernels: Path, keep: int = 6) -> None:
+    """Remove all but the newest `keep`."""
     with suppress(FileNotFoundError):  # another worker is at it
-        for record in sorted(kernels.glob("*.json"), key=lambda file: -file.stat().st_mtime)[most:]:
+        for record in sorted(kernels.glob("*.json"), key=lambda file: -file.stat().st_mtime)[keep:]:
             record.unlink()
             for library in kernels.glob(f"{record.stem}-*.so"):
                 library.unlink()

@@ -9,16 +9,16 @@ _SMALL = 1e-3  # of the largest tensor: below this size, a difference is compare
 
 
 @torch.no_grad()
-def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def relative_error(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest relative difference of two tensors that belong together: the norm of it over that of the expected.
 
     Tensors that are next to nothing beside the largest are compared with that, for they may be rounding alone. Where
     shapes or the number of tensors differ, or something is not a number, it is infinite.
     """
-    if [t.shape for t in found] != [t.shape for t in expected]:
+    if [t.shape for t in actual] != [t.shape for t in expected]:
         return float("inf")
     norms = torch.stack([torch.linalg.vector_norm(t.detach().float()) for t in expected])
-    errors = [torch.linalg.vector_norm(f.float() - e.float()) for f, e in zip(found, expected, strict=True)]
+    errors = [torch.linalg.vector_norm(f.float() - e.float()) for f, e in zip(actual, expected, strict=True)]
     relative = torch.stack(errors) / norms.clamp(min=_SMALL * float(norms.max()))
     worst = float(relative.nan_to_num(nan=float("inf"), posinf=float("inf")).max())
     return 0.0 if float(norms.max()) == 0.0 and float(torch.stack(errors).max()) == 0.0 else worst
