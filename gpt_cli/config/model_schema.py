@@ -68,6 +68,9 @@ class ModelConfig(ConfigSection):
     of matrices times sqrt(128 / n_embd), so that what comes out of them does not grow with the width."""
     zero_init: bool = True
     """Start output projections at zero, so that every block begins as the identity."""
+    previous_token_init: bool = True
+    """Start heads of the first two blocks as previous-token heads, which training else has to find first. For models
+    with rope, qk_norm and norms before sublayers; others start without."""
 
     @property
     def head_dim(self) -> int:

@@ -36,6 +36,7 @@ _QWEN3: Mapping[str, Any] = {
     "tie_embeddings": False,
     "init_std": None,
     "zero_init": True,
+    "previous_token_init": True,
 }
 
 _MUON: Mapping[str, Any] = {
@@ -64,6 +65,7 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "tie_embeddings": True,
             "init_std": 0.02,
             "zero_init": False,
+            "previous_token_init": False,
         },
         "optim": {
             "name": "adamw",

@@ -14,6 +14,7 @@ from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
 from gpt_cli.model.lm_head import LMHead
 from gpt_cli.model.position import gather_positions, sinusoids
+from gpt_cli.model.previous_token_init import has_previous_token_init, init_previous_token_heads
 
 BASE_WIDTH = 128
 """The n_embd at which initial weights and learning rates are those of the config; at others they are scaled."""
@@ -116,7 +117,8 @@ def init_weights(model: GPT) -> None:
     """Draw the initial weights, as in GPT-2, from the global generator of their device.
 
     Matrices and embeddings are normal with `init_std`; the output projections of both sublayers get it over
-    sqrt(2 n_layer), or zero under `zero_init`, as are the gates of heads then; biases are zero, gains one.
+    sqrt(2 n_layer), or zero under `zero_init`, as are the gates of heads then; biases are zero, gains one. Under
+    `previous_token_init` queries and keys of the first blocks are set.
     """
     config = model.config
     # Without init_std, the scale of a matrix's output does not depend on the width (Yang et al., 2022, table 8).
@@ -131,3 +133,5 @@ def init_weights(model: GPT) -> None:
             nn.init.normal_(parameter, std=matrix_std / math.sqrt(2 * config.n_layer) if is_output else matrix_std)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
+    if has_previous_token_init(config):
+        init_previous_token_heads(model, config.init_std or 0.02, matrix_std)

@@ -14,7 +14,7 @@ from gpt_cli.run.open_checkpoint import how_to_train
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.tokenizer import Tokenizer
 
-FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init"})
+FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init", "previous_token_init"})
 """Options that may differ: they change training, not the computation of the model."""
 FREE_FOR_CLASSES = frozenset({"causal", "logit_softcap", "tie_embeddings"})
 """Options that may differ, too, where classes are learned: none of the blocks' parameters depends on them."""

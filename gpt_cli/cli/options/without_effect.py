@@ -16,7 +16,11 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("data.prompt_end", "data.completion_end", "data.loss_on"), "data.format", ("pairs", "chat")),
     (("data.too_long",), "data.format", ("pairs", "chat", "labelled")),
     (("tokenizer.pattern", "tokenizer.train_bytes", "tokenizer.allow_special"), "tokenizer.kind", ("bpe",)),
-    (("model.rope_theta", "model.rope_scaling", "model.rope_rounding"), "model.position", ("rope",)),
+    (
+        ("model.rope_theta", "model.rope_scaling", "model.rope_rounding", "model.previous_token_init"),
+        "model.position",
+        ("rope",),
+    ),
 )
 """(keys, the key that they depend on, its values with which they matter)."""
 
