@@ -15,7 +15,8 @@ def rooted(config: Config, home: Path) -> Config:
     """`config`, that of the run in `home`, with absolute paths where relative ones mean something else from here.
 
     The folder that they are relative to is the one in which `run_dir` leads to `home`, or else the one where the run
-    was started, as its run.json tells: whichever has the file. What is in neither stays as it is written.
+    was started, as its run.json tells: whichever has the file. What is in neither stays as it is written, but for a
+    tokenizer: the run has a copy.
     """
     bases = list(_bases(config, home))
     data, tokenizer, train = config.data, config.tokenizer, config.train
@@ -26,6 +27,8 @@ def rooted(config: Config, home: Path) -> Config:
     elif val_source is not None:
         val_source = [_moved(one, bases) for one in val_source]
     file = None if tokenizer.file is None else _moved(tokenizer.file, bases)
+    if file is not None and not os.path.exists(file) and (copy := home / "tokenizer.json").is_file():
+        file = str(copy)
     init_from = None if train.init_from is None else _moved(train.init_from, bases)
     return config.model_copy(
         update={
