@@ -67,7 +67,7 @@ class MissingKeyError(UserError):
         if not self.available:
             return None
         if not self.candidate:
-            return f"none of its {self.kind} holds a text: {listed}"
+            return f"none of its {self.kind} holds one: {listed}"
         return f"its {self.kind} are: {listed}; {advice}"
 
 
@@ -93,8 +93,8 @@ def read_json_lines(
 def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
     """One document a row, from the column that the header row names `key`; empty ones are skipped.
 
-    Raises UserError for what is not CSV, for a row of more than LONGEST_RECORD characters or 1,048,576 commas, and for
-    MAX_EMPTY_RECORDS consecutive rows without text.
+    Raises UserError for what is not CSV, for a row with more columns than the header row, or more than LONGEST_RECORD
+    characters or 1,048,576 commas, and for MAX_EMPTY_RECORDS consecutive rows without text.
     """
     column: int | None = None
     empty_rows = 0
@@ -111,7 +111,11 @@ def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
 
 
 def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (location, row) for the rows of CSV that are not empty. Raises UserError as `read_csv` does."""
+    """Yield (location, row) for the rows of CSV that are not empty, the header row first.
+
+    Raises UserError as `read_csv` does.
+    """
+    width: int | None = None
     csv.field_size_limit(LONGEST_RECORD)
     lines = _RowLines(name, pieces)
     rows = csv.reader(lines, strict=True)
@@ -124,7 +128,15 @@ def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]
         if row is None:
             return
         if row:
-            yield f"{name}:{lines.number}", row
+            location = f"{name}:{lines.number}"
+            width = len(row) if width is None else width
+            if any(row[width:]):  # of a text that a comma divides only the beginning would be read
+                raise UserError(
+                    f"this row has {len(row)} columns, and the first row {width}",
+                    where=location,
+                    hint='a text with a comma stands in quotation marks: "one, two"',
+                )
+            yield location, row
 
 
 def find_column(name: str, key: str, columns: list[str]) -> int:
@@ -196,13 +208,16 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
             f"the key '{key}' of this line is null, which is no text", where=location, hint="leave such lines out"
         )
     strings = [name for name, text in record.items() if isinstance(text, str)]
-    chat = next((name for name, messages in record.items() if _is_chat(messages)), None)
-    if chat is not None and not strings:
+    chats = [name for name, messages in record.items() if _is_chat(messages)]
+    if lists:
+        message = f"this line is not a JSON object with a list of messages under the key '{key}'"
+        raise MissingKeyError(message, "keys", key, chats, record, location)
+    if chats and not strings:
         raise OtherFormatError(
             f"this line is a chat of messages, with no string under the key '{key}'",
             where=location,
             hint="data.format=chat trains on the answers; else make each a text:"
-            f" jq -c '{{text: ([.{chat}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
+            f" jq -c '{{text: ([.{chats[0]}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
         )
     message = f"this line is not a JSON object with a string under the key '{key}'"
     raise MissingKeyError(message, "keys", key, strings, record, location)

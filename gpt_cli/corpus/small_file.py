@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.corpus.records import parse_json_line
+from gpt_cli.corpus.records import MissingKeyError, parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
 
@@ -55,11 +55,14 @@ def numbered_lines(text: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def json_objects(text: str, name: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, object) for each line that is not blank. Raises UserError without a string under `key`."""
+    """Yield (location, object) for each line that is not blank. Raises MissingKeyError without a text under `key`."""
     for location, line in numbered_lines(text, name):
         if not line.strip():
             continue
         value = parse_json_line(line, location)
-        if not isinstance(value, dict) or not isinstance(value.get(key), str):
-            raise RequestError(f"a JSON object with the key {key}, a text, is expected", where=location)
+        record = value if isinstance(value, dict) else {}
+        if not isinstance(record.get(key), str):
+            message = f"a JSON object with the key {key}, a text, is expected"
+            texts = [name for name, text in record.items() if isinstance(text, str)]
+            raise MissingKeyError(message, "keys", key, texts, record, location)
         yield location, value

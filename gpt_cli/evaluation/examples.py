@@ -1,13 +1,14 @@
 """Read texts to classify, and their labels if there are any, from CSV, JSON lines or plain lines."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from gpt_cli.corpus.records import MissingKeyError, find_column, read_rows
-from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
-from gpt_cli.errors import RequestError
+from gpt_cli.corpus.small_file import file_name, json_objects, numbered_lines, read_small_file
+from gpt_cli.errors import RequestError, UserError
 
 ExamplesFormat = Literal["auto", "csv", "jsonl", "lines"]
 
@@ -25,18 +26,18 @@ def read_examples(path: Path, format_: ExamplesFormat, text_key: str, label_key:
     """The examples of a file, or of standard input for `-`; the format auto is by suffix, else plain lines.
 
     CSV begins with a header row. `label_key` None: the column `label`, if there is one. Raises RequestError for a file
-    that is missing, not UTF-8, or not of the format.
+    that is missing or not UTF-8, and for a key of plain lines, and UserError for one that is not of the format.
     """
     name, text = file_name(path), read_small_file(path)
     if format_ == "auto":
         format_ = {".csv": "csv", ".jsonl": "jsonl"}.get(path.suffix.lower(), "lines")  # type: ignore[assignment]
-    if format_ == "lines" and label_key is not None:
-        raise RequestError("--label-key is for CSV and JSON lines", hint="say which with --format")
+    if format_ == "lines" and (label_key is not None or text_key != "text"):
+        option = "--text-key" if label_key is None else "--label-key"
+        raise RequestError(f"{option} is for CSV and JSON lines", hint="say which with --format")
     read = {"csv": _from_csv, "jsonl": _from_json, "lines": _from_lines}[format_]
-    with as_request_error():
-        examples = list(read(text, name, text_key, label_key))
+    examples = list(read(text, name, text_key, label_key))
     if not examples:
-        raise RequestError("there are no texts to classify", where=name)
+        raise UserError("there are no texts to classify", where=name)
     return examples
 
 
@@ -54,7 +55,7 @@ def _from_csv(text: str, name: str, text_key: str, label_key: str | None) -> Ite
     label_column = _column(name, names, label_key or "label", "--label-key ", text_key) if labelled else None
     for location, row in rows:
         if len(row) <= max(text_column, label_column or 0):
-            raise RequestError(f"this row has {len(row)} columns, too few", where=location)
+            raise UserError(f"this row has {len(row)} columns, too few", where=location)
         yield Example(row[text_column], None if label_column is None else row[label_column], location)
 
 
@@ -67,11 +68,16 @@ def _column(name: str, names: list[str], key: str, option: str, unlike: str | No
 
 
 def _from_json(text: str, name: str, text_key: str, label_key: str | None) -> Iterator[Example]:
-    for location, value in json_objects(text, name, text_key):
+    try:
+        objects = list(json_objects(text, name, text_key))
+    except MissingKeyError as error:
+        error.suggest("--text-key ", mention_pairs=False)
+        raise
+    for location, value in objects:
         if label_key is not None and label_key not in value:
             hint = f"its keys are: {', '.join(value)[:200]}; choose one with --label-key"
-            raise RequestError(f"there is no key '{label_key}'", where=location, hint=hint)
+            raise UserError(f"there is no key '{label_key}'", where=location, hint=hint)
         label = value.get(label_key or "label")
-        if not isinstance(label, str | None) or (label is None and label_key is not None):
-            raise RequestError(f"the key {label_key or 'label'} must be a text", where=location)
-        yield Example(value[text_key], label, location)
+        if not isinstance(label, str | int | None) or (label is None and label_key is not None):
+            raise UserError(f"the key {label_key or 'label'} must be a text or a whole number", where=location)
+        yield Example(value[text_key], json.dumps(label) if isinstance(label, int) else label, location)

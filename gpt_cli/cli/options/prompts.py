@@ -46,12 +46,17 @@ def read_prompts(
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
+    from gpt_cli.corpus.records import MissingKeyError
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
     name, text = file_name(path), read_small_file(path, "the prompt")
     if format_ == "jsonl" or (format_ == "auto" and path.suffix == ".jsonl"):
         with as_request_error():
-            objects = list(json_objects(text, name, "prompt"))
+            try:
+                objects = list(json_objects(text, name, "prompt"))
+            except MissingKeyError as error:
+                error.advise("name the one that is meant prompt in a copy")
+                raise
         parsed = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:
         parsed = [Prompt(line, where) for where, line in numbered_lines(text, name)]
