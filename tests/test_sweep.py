@@ -252,9 +252,10 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(folder: Path, gpt_here: C
 
 
 def test_where_no_run_has_a_loss_it_fails(folder: Path, gpt_here: Command) -> None:
-    outcome = gpt_here("sweep", "tiny.yaml", "data.source=gone.txt", "optim.lr=1e-3,2e-3", "--seeds", "1")
+    (folder / "blank.txt").touch()
+    outcome = gpt_here("sweep", "tiny.yaml", "data.source=blank.txt", "optim.lr=1e-3,2e-3", "--seeds", "1")
     assert outcome.rc == 1
-    assert "gone.txt" in outcome.stdout
+    assert "blank.txt" in outcome.stdout
     assert not (folder / "sweeps/tiny/best.yaml").exists()
 
 

@@ -33,7 +33,8 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("utf16.txt").write_text(TEXT, encoding="utf-16")
     rows = "".join(f'"{LINE.strip()}",kurz {n % 7}\n' for n in range(100))
     Path("table.csv").write_text(f"text,label\n{rows}")
-    Path("bodies.csv").write_text(f"body,label\n{rows}")
+    for name in ("bodies.csv", "others.csv"):
+        Path(name).write_text(f"body,label\n{rows}")
 
 
 def requested_config(*arguments: str) -> Config:
@@ -216,7 +217,7 @@ PLANS: list[tuple[list[str], Callable[[Config, str], Any]]] = [
     (["train.steps=80"], lambda config, _: config.eval.every == config.checkpoint.every <= 40),
     (["data.val_fraction=0.25"], lambda _, stderr: "The last 25% of it is held out" in stderr),
     (
-        ["data.val_source=bodies.csv", "data.text_key=body"],
+        ["data.val_source=others.csv", "data.text_key=body"],
         lambda _, stderr: "another text are its validation" in stderr,
     ),
     (["model.n_head=3"], lambda config, _: config.model.n_embd % 6 == 0),

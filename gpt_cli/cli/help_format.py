@@ -16,10 +16,11 @@ _PLAIN = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
 _TYPE = re.compile(r"<(?:list\[)?(int|float|str|path)(?: range)?\]?>")
 
 
-def refuse_twice(command: Any, ctx: Any, arguments: list[str]) -> None:
-    """Raise RequestError for a text or a path that is given by one option several times, and all but the last lost.
+def check_values(command: Any, ctx: Any, arguments: list[str]) -> None:
+    """Raise RequestError for a text or a path that is given by one option several times, and for an empty path.
 
-    Of numbers and choices the last one counts, as aliases and scripts that add options to others expect.
+    All but the last would be lost; of numbers and choices it counts, as aliases and scripts that add options to others
+    expect. An empty path, which a script has from a variable that is not set, would be the current directory.
     """
     if ctx.resilient_parsing:  # of a line that is being completed
         return
@@ -30,13 +31,18 @@ def refuse_twice(command: Any, ctx: Any, arguments: list[str]) -> None:
             name = max(option.opts, key=len)
             once = f"give one of them: {name} {quote(str(values[option.name]))}"
             raise RequestError(f"{name} is given twice", hint=once)
+        value = values[option.name]
+        given = value if isinstance(value, list | tuple) else [value]
+        if "" in given and option.type_descriptor.annotation in (Path, list[Path]):
+            name = option.metavar if option.param_type_name == "argument" else max(option.opts, key=len)
+            raise RequestError(f"{name} is empty, which names nothing")
 
 
 class PanelGroup(TyperGroup):
     """A group of commands whose own options are given once."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        refuse_twice(self, ctx, args)
+        check_values(self, ctx, args)
         return super().parse_args(ctx, args)
 
 
@@ -44,7 +50,7 @@ class PanelCommand(TyperCommand):
     """A command whose `--help` lists arguments, then options by the `rich_help_panel` they name, the others last."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        refuse_twice(self, ctx, args)
+        check_values(self, ctx, args)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -14,8 +14,9 @@ from gpt_cli.corpus.labelled.prepare_labelled import (
 )
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.matching_store import open_cached, open_matching_store, refuse_store_of_examples
+from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.sources import find_path
+from gpt_cli.corpus.sources import find_files, find_path
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import SplitSpec, SplitStats, Tokens, TokenStore, is_store, new_store, write_store
 from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
@@ -112,6 +113,14 @@ def prepare_corpus(
     return Corpus(
         tokenized.tokenizer, tokens["train"], tokens["val"], tokenized.stats, tokenized.fingerprint, data.source, test
     )
+
+
+def check_paths(sources: str | list[str]) -> None:
+    """Raise as reading does for a path that is not there; nothing is read."""
+    for source in [sources] if isinstance(sources, str) else sources:
+        is_path = source.isprintable() and source not in ("", "-") and ":" not in source
+        if is_path and not is_store(find_path(source)):
+            find_files(source, ReaderOptions(), lambda _: None)
 
 
 def tokenize_corpus(

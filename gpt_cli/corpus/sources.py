@@ -78,6 +78,8 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     Raises RequestError for a source that does not exist, and UserError for a folder without text.
     """
     scheme, _, name = source.partition(":")
+    if not source:
+        raise RequestError("the name of a text is empty, which names nothing")
     if source == "-":
         if sys.stdin is None:
             raise RequestError("standard input is closed")
@@ -142,6 +144,8 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
             if files := [match for match in map(Path, match_sorted(str(path))) if match.is_file()]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
+        if path.is_symlink():
+            raise RequestError(f"{path} is a link to {os.readlink(path)}, where there is no file")
     matches = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
     hint = f"did you mean {path.parent / matches[0]}?" if matches else None
     if hint is None and len(str(path).split()) > 1:
@@ -175,7 +179,7 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
     for path, entries in walk(str(folder)):
         if artifact := _artifact_kind([entry.name for entry in entries]):
             if path == str(folder):
-                hint = "use it alone, as data.source" if artifact == "token store" else "give the text that it is of"
+                hint = "give the text that it is of" + "; a run is trained on it alone" * (artifact == "token store")
                 raise RequestError(f"{folder} is a {artifact}, not text", hint=hint)
             artifacts.setdefault(artifact, []).append(Path(path))
             entries.clear()
@@ -194,7 +198,8 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
         else:
             note(f"left out {len(paths):,} {artifact}s in {folder}, for instance {min(paths)}")
     if skipped:
-        note(f"skipped {len(skipped):,} binary files in {folder}, for instance {min(skipped)}")
+        files_skipped = f"{len(skipped):,} binary file{'s' * (len(skipped) != 1)}"
+        note(f"skipped {files_skipped} in {folder}, for instance {min(skipped)}")
     return [Path(path) for path in sorted(files, key=by_parts)]
 
 

@@ -122,7 +122,8 @@ def _measure_text(
     else:
         val_fraction = 0.0
         validation_tokens = counts.validation_characters * tokens / max(1, characters)
-        split_reason = f"{counts.validation_characters:,} characters of another text are its validation."
+        which = "the same" if data.val_source == data.source else "another"
+        split_reason = f"{counts.validation_characters:,} characters of {which} text are its validation."
     return TextStatistics(
         tokens=tokens,
         training_tokens=tokens * (1 - val_fraction - fixed.get("data.test_fraction", 0.0)),

@@ -48,6 +48,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         if "\0" not in source and is_store(find_path(source)):
             hint = f"train on it as it is: gpt train {quote(source)}; or give the text that it was made of"
             raise RequestError(f"{source} is a token store already, not text", hint=hint)
+    refuse_twice(corpus)
     try:
         return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
     except ValidationError as error:
@@ -67,6 +68,17 @@ def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "
         if files and all(file.is_file() and inner_suffix(file) not in EXAMPLE_SUFFIXES for file in files):
             records = ", ".join(EXAMPLE_SUFFIXES)
             raise RequestError(f"{option} is for {records}, and {files[0]} is plain text", hint="leave it out")
+
+
+def refuse_twice(source: str | list[str]) -> None:
+    """Raise RequestError for a text that is named twice: it would be validated on what it is trained on."""
+    from gpt_cli.cli.options.fit_config import resolve_source
+
+    seen: set[Path] = set()
+    for one in [source] if isinstance(source, str) else source:
+        if (path := resolve_source(one)) in seen:
+            raise RequestError(f"{one} is named twice: it would be validated on what it is trained on")
+        seen.add(path)
 
 
 def corpus_name(corpus: list[str]) -> str:

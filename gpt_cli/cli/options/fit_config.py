@@ -38,23 +38,13 @@ def resolve_source(source: str) -> Path:
     return Path(realpath(find_path(source)))  # Path.resolve fails at links in a circle
 
 
-def _check_files(sources: str | list[str]) -> None:
-    """Raise as reading does for a path that is not there, sooner than torch is loaded."""
-    from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.corpus.sources import find_files, find_path
-    from gpt_cli.corpus.store import is_store
-
-    for source in [sources] if isinstance(sources, str) else sources:
-        is_path = source.isprintable() and source not in ("", "-") and ":" not in source
-        if is_path and not is_store(find_path(source)):
-            find_files(source, ReaderOptions(), lambda _: None)
-
-
 def fit_to_this_machine(
     overrides: "ConfigValues", run_dir: str, base: "ConfigValues | None" = None
 ) -> tuple["Config", list[str]]:
     """`fit_config` for the processor and the GPU that are here."""
-    _check_files(overrides["data.source"])
+    from gpt_cli.corpus.prepare import check_paths
+
+    check_paths(overrides["data.source"])  # sooner than torch is loaded
 
     import torch
 

@@ -79,7 +79,7 @@ class Request:
 
     def _fitted(self, sources: list[str]) -> "Config":
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
-        from gpt_cli.cli.options.data_options import refuse_text_key
+        from gpt_cli.cli.options.data_options import refuse_text_key, refuse_twice
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import parse_overrides
         from gpt_cli.terminal.table import fold
@@ -88,6 +88,7 @@ class Request:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
         values = parse_overrides(self.overrides)
         source = _source(sources, values.get("data.source"))
+        refuse_twice(source)
         if "data.weights" in values and source != "-":  # of which there are as many as texts
             parse_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
         if "train.budget" in values and "train.steps" in values:
@@ -158,7 +159,7 @@ def _note_new_run(file: Path, run_dir: Path, init_from: str | None) -> None:
 def _config_file(source: str) -> Path | None:
     """The config that `source` means: itself, or that of the run it is. Raises RequestError for what has several."""
     path = Path(source)
-    if "\0" in source:
+    if not source or "\0" in source:
         return None
     if path.suffix.lower() in _YAML and not path.is_dir():
         return path
@@ -253,19 +254,7 @@ def _source(sources: list[str], override: Any) -> Any:
         raise RequestError("there is nothing to train: give a text, a config or a run", hint=f"{_TEXT}, or: {_FILE}")
     if override is not None:
         return override
-    _refuse_twice(sources)
     return sources[0] if len(sources) == 1 else sources
-
-
-def _refuse_twice(sources: list[str]) -> None:
-    """Raise RequestError for a text that is named twice: it would be validated on what it is trained on."""
-    from gpt_cli.cli.options.fit_config import resolve_source
-
-    seen: set[Path] = set()
-    for source in sources if len(sources) > 1 else []:
-        if (path := resolve_source(source)) in seen:
-            raise RequestError(f"{source} is named twice: it would be validated on what it is trained on")
-        seen.add(path)
 
 
 def _run_name(source: Any, init_from: str | None) -> str:

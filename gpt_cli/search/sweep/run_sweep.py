@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.config import Config
+from gpt_cli.corpus.prepare import check_paths
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
@@ -45,11 +46,14 @@ def run_sweep(
 ) -> Finished:
     """Train the runs of `request`, or those that are left, and compare them.
 
-    Raises RequestError, before anything is trained, for a config that is wrong, and for limits too low.
+    Raises RequestError, before anything is trained, for a config that is wrong, a text that is not there, and limits
+    too low.
     """
     base = request.base()
     check_home(request.home)
     is_new = not (request.home / PLAN).exists()
+    if is_new:
+        check_paths(base.data.source)
     _require_optuna(request)
     devices = _devices(base)
     jobs = jobs or (len(devices) or 1 if _on_gpu(base) else default_threads())

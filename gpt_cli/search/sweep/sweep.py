@@ -88,7 +88,8 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
         trials = _TRIALS if runs is None else runs - finals
         if trials < 2:
             raise RequestError(
-                f"{runs} runs are too few: the best {FINALISTS} are trained again with {request.seeds} seeds each",
+                f"{runs} run{' is' if runs == 1 else 's are'} too few: the best {FINALISTS} are trained again with"
+                f" {request.seeds} seeds each",
                 hint=f"--max-runs {finals + _TRIALS}, or fewer seeds: --seeds 1",
             )
     threads = None if jobs == 1 else max(1, default_threads() // jobs)
