@@ -80,8 +80,8 @@ class SplitPlan:
             if any(sizes[split] < 2 for split, fraction in fractions.items() if fraction):
                 tests = f" and {data.test_fraction} for the test" if data.test_fraction else ""
                 raise UserError(
-                    f"the text is too small to split: {size:,} characters, of which data.val_fraction {val_fraction} is"
-                    f" held out for validation{tests}",
+                    f"the text is too small to split: {size:,} character{'s' * (size != 1)}, of which"
+                    f" data.val_fraction {val_fraction} is held out for validation{tests}",
                     hint="give a longer text: each part needs at least 2 characters",
                 )
             return cls("characters", cuts, b"")

@@ -130,7 +130,19 @@ class TokenizePipeline:
             case "byte":
                 return train_tokenizer((), self.config)
             case "bpe":
+                if (share := self._sampled_share) < 1:
+                    read = self.config.train_bytes
+                    self.note(
+                        f"the vocabulary is learned from {format_size(read)} of the text,"
+                        f" spread evenly over its training part of about {format_size(round(read / share))}"
+                    )
                 return train_tokenizer(self._training_text("train"), self._with_vocab_size())
+
+    @property
+    def _sampled_share(self) -> float:
+        """`tokenizer.train_bytes` as a share of the bytes of the training split; above 1 for a shorter one."""
+        trains = 1.0 - self.data.test_fraction - (self.data.val_fraction if self.data.val_source is None else 0)
+        return self.config.train_bytes / max(1, self.stats.bytes * trains)
 
     def _with_vocab_size(self) -> TokenizerConfig:
         """The config with a vocabulary size, chosen by the length of the text if it has none."""
@@ -216,15 +228,7 @@ class TokenizePipeline:
 
         The sample of a split is deterministic: whole segments, at least one, spread evenly over it.
         """
-        share = 1.0
-        if split is not None:
-            trains = 1.0 - self.data.test_fraction - (self.data.val_fraction if self.data.val_source is None else 0)
-            share = self.config.train_bytes / max(1, self.stats.bytes * trains)
-        if share < 1:
-            self.note(
-                f"the vocabulary is learned from {format_size(self.config.train_bytes)} of the text,"
-                f" spread evenly over its training part of about {format_size(round(self.config.train_bytes / share))}"
-            )
+        share = 1.0 if split is None else self._sampled_share
         bytes_read = bytes_used = 0
         pattern = (self.config.pattern or "gpt2") if split is not None else None
         chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)

@@ -62,19 +62,20 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
         raise RequestError(
             f"tokenizer.vocab_size is {config.vocab_size}, but tokenizer.file has {tokenizer.vocab_size} ids",
             where=str(path),
-            hint="leave out tokenizer.vocab_size: a file has the size it has",
+            hint="leave out --vocab-size (tokenizer.vocab_size): a file has the size it has",
         )
     if isinstance(tokenizer, BPETokenizer) and config.pattern not in (None, tokenizer.vocabulary.pattern):
         raise RequestError(
             f"tokenizer.pattern is {config.pattern}, but tokenizer.file has the pattern {tokenizer.vocabulary.pattern}",
             where=str(path),
-            hint="leave out tokenizer.pattern: a file has its own",
+            hint="leave out --pattern (tokenizer.pattern): a file has its own",
         )
     if config.unknown == "token" and tokenizer.unk_id is None:
         raise RequestError(
             "tokenizer.unknown is token, but tokenizer.file has no <unk>",
             where=str(path),
-            hint="leave out tokenizer.unknown, or tokenizer.file to learn a vocabulary with <unk>",
+            hint="leave out --unknown (tokenizer.unknown), or --tokenizer (tokenizer.file) to learn a vocabulary"
+            " with <unk>",
         )
     return tokenizer
 
