@@ -38,6 +38,7 @@ TOGETHER = (
     "a seventh user",
     "an eighth user",
     "a ninth user",
+    "a tenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
@@ -80,10 +81,13 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"twice.csv": "text,label,text\n" + "the king,the queen,a shoe\n" * 99}
         texts |= {"twice.jsonl": '{"text": "the king"}\n{"text": "the king", "text": "a shoe"}\n' * 40}
         texts |= {"inner.jsonl": '{"text": "the king", "of": {"text": "a shoe", "text": "a town"}}\n' * 40}
+        texts |= {"ragged.csv": "text,label\nthe king,a\nhello, world,b\n" + "the queen,b\n" * 99}
+        texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())
         Path("folder").mkdir()
+        Path("broken-link.txt").symlink_to("gone")
         Path("latin1.txt").write_bytes(BOOK.encode("latin-1"))
         Path("binary.bin").write_bytes(bytes(range(256)) * 20)
         assert main(["tokenize", "book.txt", "--out", "store"]) == 0

@@ -70,12 +70,13 @@ _OPTIONS = {
 }  # fmt: skip
 _OPTIONS["chat"] = _OPTIONS["sample"]
 _SPOKEN = {
-    "step": "a checkpoint is a folder of its run: --run runs/NAME/checkpoints/step-00000600",
-    "o": "texts go to standard output: put > FILE at the end",
-    "out": "texts go to standard output: put > FILE at the end",
-    "output": "texts go to standard output: put > FILE at the end",
+    "sample": {
+        "step": "a checkpoint is a folder of its run: --run runs/NAME/checkpoints/step-00000600",
+        **dict.fromkeys(("o", "out", "output"), "texts go to standard output: put > FILE at the end"),
+    },
+    "train": dict.fromkeys(("resume", "resume-from-checkpoint", "resume-from"), "gpt train RUN resumes that run"),
 }
-"""By an option that `sample` lacks: the way it is done instead."""
+"""By a verb and an option that it lacks: the way it is done instead."""
 _WORDS = {
     r"Input should be a valid integer.*": "it must be a whole number, not {value}",
     r"Input should be a valid number.*": "it must be a number, not {value}",
@@ -186,8 +187,8 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
         return "--yes does not ask"
     if ours is not None:
         return f"{known.get(ours, f'--{ours}')} {value if value == _NO_VALUE else quote(value)}"
-    if context.info_name == "sample" and spelled in _SPOKEN:
-        return _SPOKEN[spelled]
+    if (spoken := _SPOKEN.get(context.info_name, {}).get(spelled)) is not None:
+        return spoken
     if takes_changes(context):
         from gpt_cli.config.foreign_keys import assignment
         from gpt_cli.config.keys import key_for

@@ -178,4 +178,5 @@ def _nearby(path: Path) -> str:
     names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     if close := get_close_matches(path.stem, names, 1):
         return f"did you mean {names[close[0]]}?"
-    return f"`gpt config init -o {quote(str(path))}` writes one to start from"
+    new = quote(str(path)) if path.suffix.lower() in _YAML else "config.yaml"
+    return f"`gpt config init -o {new}` writes one to start from"

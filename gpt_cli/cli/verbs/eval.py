@@ -98,8 +98,8 @@ def evaluate(
     path = find_one(run, run_option, text_option="--text")
     saved = open_checkpoint(path, note, "any")
     data = saved.config.data
-    if text is None and (encoding is not None or text_key is not None):
-        raise RequestError("--encoding and --text-key are of --text, which is not given")
+    if text is None and (encoding is not None or text_key is not None or unknown == "skip"):
+        raise RequestError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")
     if text is not None:
         refuse_text_key([text], text_key)
     given = text is not None and holds_examples(data, text, text_key)

@@ -39,6 +39,8 @@ def export(
     Example: gpt export runs/quickstart --to hf exports/quickstart
     """
     suffix = target.suffix.lower()
+    if str(target) == "-":
+        raise RequestError("an export is a directory or a file: it is not written to standard output")
     if to is None and suffix in _FOREIGN:
         raise RequestError(
             f"gpt writes no {suffix}",

@@ -9,6 +9,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import translate_os_errors
 
 _CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
 
@@ -51,13 +52,13 @@ def import_(
             hint=f"hf or gguf may stand before them: gpt import {quote(arguments[1])} {quote(arguments[2])}",
         )
     run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(source).stem)
-    if kind == "gguf" or (kind is None and source.endswith(".gguf")):
+    if kind == "gguf" or (kind is None and _is_gguf(Path(source))):
         from gpt_cli.export.gguf_reading import import_gguf
 
         layout = import_gguf(Path(source), run_dir)
         architecture = layout.model_type
     else:
-        if source.endswith(".gguf") and Path(source).is_file():
+        if _is_gguf(Path(source)) and Path(source).is_file():
             raise RequestError(
                 f"{source} is a file for llama.cpp", hint=f"gpt import {quote(source)} {quote(str(run_dir))}"
             )
@@ -68,3 +69,14 @@ def import_(
     if json:
         print_json({"source": source, "run_dir": run_dir, "architecture": architecture})
     note(f"{run_dir}: {source}, a {architecture}")
+
+
+def _is_gguf(path: Path) -> bool:
+    """True for a file that is one for llama.cpp by its name or by its first bytes."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    with translate_os_errors("read", path):
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
