@@ -239,6 +239,15 @@ def test_a_dry_run_says_what_would_be_and_leaves_nothing(gpt_here, work_dir, mon
     assert "seconds_per_step" in json.loads(gpt_here("train", "--config", "tiny.yaml", "--dry-run", "--json").stdout)
 
 
+def test_a_dry_run_of_steps_that_torch_compiles_tells_their_time_without_the_compilation(
+    gpt_here, work_dir, monkeypatch
+):
+    seconds = iter([29.0, 0.3])
+    monkeypatch.setattr("gpt_cli.search.dry_run.time_steps", lambda *_: next(seconds))
+    output = gpt_here("train", "--config", "tiny.yaml", "runtime.compile=true", "--dry-run", "--json")
+    assert json.loads(output.stdout)["seconds_per_step"] == pytest.approx(0.1)
+
+
 MEASURING_SCRIPT = """
 import json, resource, sys
 from gpt_cli.cli.main import main

@@ -147,6 +147,7 @@ def _measure(
     with no_build_cache():
         state = TrainingState.initialize(config, vocab_size, runtime, note)
     first = time_steps(state, batches, config, runtime, [0])
-    if first > _LONG_STEP and runtime.device.type != "cuda":
+    compiles = runtime.device.type == "cuda" or config.runtime.compile not in ("auto", False)
+    if first > _LONG_STEP and not compiles:
         return first
     return time_steps(state, batches, config, runtime, range(_MEASURED_STEPS)) / _MEASURED_STEPS
