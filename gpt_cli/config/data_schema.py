@@ -62,6 +62,16 @@ class DataConfig(ConfigSection):
     val_source: Name | Annotated[list[Name], Field(min_length=1)] | None = None
     """Texts that validate, in place of a val_fraction of `source`. null: none."""
 
+    @property
+    def sources(self) -> list[str]:
+        """`source` as a list."""
+        return [self.source] if isinstance(self.source, str) else self.source
+
+    @property
+    def val_sources(self) -> list[str]:
+        """`val_source` as a list, empty for null."""
+        return [self.val_source] if isinstance(self.val_source, str) else self.val_source or []
+
     @model_validator(mode="before")
     @classmethod
     def _divide_by_examples(cls, values: Any) -> Any:
@@ -99,7 +109,7 @@ class DataConfig(ConfigSection):
                 " must leave a part to train on"
             )
         if self.weights is not None:
-            sources = 1 if isinstance(self.source, str) else len(self.source)
+            sources = len(self.sources)
             if len(self.weights) != sources:
                 numbers = f"{len(self.weights)} number{'s' * (len(self.weights) != 1)}"
                 raise ValueError(

@@ -55,15 +55,15 @@ class CorpusText:
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
         """The files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
         options = ReaderOptions(data.encoding, data.text_key)
-        sources = [data.source] if isinstance(data.source, str) else data.source
-        val_sources = [data.val_source] if isinstance(data.val_source, str) else data.val_source or []
         members = [
             SourceFile(file, weight, validates=False)
-            for source, weight in zip(sources, data.weights or [1] * len(sources), strict=True)
+            for source, weight in zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
             for file in find_files(source, options, note)
         ]
         members += [
-            SourceFile(file, 1, validates=True) for source in val_sources for file in find_files(source, options, note)
+            SourceFile(file, 1, validates=True)
+            for source in data.val_sources
+            for file in find_files(source, options, note)
         ]
         return cls(members, note)
 

@@ -55,7 +55,7 @@ def refuse_store_of_examples(data: DataConfig) -> None:
     """Raise RequestError if a source of pairs, chats or labelled texts is a token store."""
     if data.format == "text":
         return
-    for source in [data.source] if isinstance(data.source, str) else data.source or []:
+    for source in data.sources:
         if is_store(path := find_path(source)):
             raise RequestError(
                 f"data.format {data.format} reads examples from files: {path} is a token store, which keeps one text",

@@ -20,8 +20,7 @@ def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[
     Special tokens, which separate documents, and `<unk>` become a lone surrogate, which no model can write. Raises
     UserError if the text is missing or has changed.
     """
-    sources = checkpoint.config.data.source
-    if "-" in ([sources] if isinstance(sources, str) else sources):
+    if "-" in checkpoint.config.data.sources:
         raise RequestError(
             "the run was trained on standard input, so there is no text to compare with", hint="leave --novelty out"
         )

@@ -101,13 +101,14 @@ class Request:
             base.refuse_another_model(values)
             base.refuse_another_tokenizer(values)
         run_dir = values.get("run_dir") or f"runs/{_run_name(source, init_from)}"
-        for one in [source] if isinstance(source, str) else source:
+        texts = [source] if isinstance(source, str) else source
+        for one in texts:
             if Path(one).is_fifo():
                 raise RequestError(
                     f"{one} is a pipe, which is read once: a run reads its text again when it resumes",
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
-        refuse_text_key([source] if isinstance(source, str) else source, values.get("data.text_key"), "data.text_key")
+        refuse_text_key(texts, values.get("data.text_key"), "data.text_key")
         with translate_os_errors("write", Path(run_dir)):
             _refuse_below_file(Path(run_dir))
         if source == "-":
@@ -131,15 +132,12 @@ class Request:
         from gpt_cli.cli.options.fit_config import resolve_source
         from gpt_cli.config import load_config
 
-        def resolved(sources: str | list[str]) -> list[Path]:
-            return [resolve_source(one) for one in ([sources] if isinstance(sources, str) else sources)]
-
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         existing = load_config(run_dir / "config.yaml", overrides)
-        if resolved(existing.data.source) == resolved(source):
-            return existing
-        trained_on = existing.data.source if isinstance(existing.data.source, str) else ", ".join(existing.data.source)
         requested = [source] if isinstance(source, str) else source
+        if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
+            return existing
+        trained_on = ", ".join(existing.data.sources)
         more = [f"train.init_from={quote(init_from)}"] if init_from is not None else []
         another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *more])
         raise RequestError(

@@ -35,8 +35,7 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         if (needed := _condition(config, key)) is not None and get_key(config, key) != fields()[key].default:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
         if key == "data.text_key" and config.data.source is not None:
-            source = config.data.source
-            refuse_text_key([source] if isinstance(source, str) else source, config.data.text_key, key)
+            refuse_text_key(config.data.sources, config.data.text_key, key)
         if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
 
