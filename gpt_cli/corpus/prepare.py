@@ -1,9 +1,12 @@
 """From a config's `data` and `tokenizer` to tokens, which are cached."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.divide import Prepared
 from gpt_cli.corpus.examples.prepare_examples import divide_examples, learn_from_examples, prepare_examples
 from gpt_cli.corpus.examples.tokens import Examples
 from gpt_cli.corpus.labelled.prepare_labelled import (
@@ -79,9 +82,11 @@ def prepare_corpus(
             hint="data.test_fraction=0.05 holds one out, if it is given when the run is trained",
         )
     if data.format == "labelled":
-        return _prepare_from_labelled(data, tokenizer, note, with_test)
+        texts = prepare_labelled(data, tokenizer, note)
+        return _corpus_in_memory(texts, _tokens_of(texts), data, with_test, labelled=texts.splits)
     if not is_text:
-        return _prepare_from_examples(data, tokenizer, note, with_test)
+        examples = prepare_examples(data, tokenizer, note)
+        return _corpus_in_memory(examples, _tokens_of(examples), data, with_test, examples=examples.splits)
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
     entry = cache_dir() / "stores" / pipeline.cache_key
     if (cached := open_cached(entry, note)) is not None:
@@ -109,10 +114,7 @@ def prepare_corpus(
             pass
         except UserError as error:
             note(f"the tokens are not cached: {error.message} (GPT_CACHE names another folder)")
-    test = tokens["test"] if with_test else None
-    return Corpus(
-        tokenized.tokenizer, tokens["train"], tokens["val"], tokenized.stats, tokenized.fingerprint, data.source, test
-    )
+    return _corpus_in_memory(tokenized, tokens, data, with_test)
 
 
 def check_paths(sources: str | list[str]) -> None:
@@ -156,30 +158,18 @@ def learn_tokenizer(
     return TokenizePipeline.scan(data, tokenizer, note, progress, None).train_tokenizer()
 
 
-def _prepare_from_examples(data: DataConfig, config: TokenizerConfig, note: Notify, with_test: bool) -> Corpus:
-    prepared = prepare_examples(data, config, note)
-    train, val = prepared.splits["train"].tokens, prepared.splits["val"].tokens
-    test = prepared.splits["test"].tokens if with_test else None
-    return Corpus(
-        prepared.tokenizer, train, val, prepared.stats, prepared.fingerprint, data.source, test, prepared.splits
-    )
-
-
-def _prepare_from_labelled(data: DataConfig, config: TokenizerConfig, note: Notify, with_test: bool) -> Corpus:
-    prepared = prepare_labelled(data, config, note)
-    tokens = {split: texts.tokens for split, texts in prepared.splits.items()}
+def _corpus_in_memory(
+    made: Tokenized | Prepared[Any], tokens: Mapping[Split, Tokens], data: DataConfig, with_test: bool, **members: Any
+) -> Corpus:
+    """`made` with its `tokens`; `members` are its examples or its labelled texts."""
     test = tokens["test"] if with_test else None
-    labelled = prepared.splits
     return Corpus(
-        prepared.tokenizer,
-        tokens["train"],
-        tokens["val"],
-        prepared.stats,
-        prepared.fingerprint,
-        data.source,
-        test,
-        labelled=labelled,
+        made.tokenizer, tokens["train"], tokens["val"], made.stats, made.fingerprint, data.source, test, **members
     )
+
+
+def _tokens_of(prepared: Prepared[Any]) -> dict[Split, Tokens]:
+    return {split: encoded.tokens for split, encoded in prepared.splits.items()}
 
 
 def _corpus_of_store(store: TokenStore, data: DataConfig, with_test: bool) -> Corpus:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.corpus_text import CorpusText, count_characters
+from gpt_cli.corpus.divide import VOCABULARY_HINT
 from gpt_cli.corpus.encoder_pool import encode_batches
 from gpt_cli.corpus.executors import serial_executor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
@@ -204,9 +205,7 @@ class TokenizePipeline:
                     counts += encoded.counts
                     self.progress("encoding", batch.done, self.stats.total_bytes)
         except UnknownCharacters as error:
-            raise RequestError(
-                error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
-            ) from error
+            raise RequestError(error.message, hint=VOCABULARY_HINT) from error
         for split in SPLITS[: 3 if self.data.test_fraction else 2]:
             if split not in counters or counters[split].characters < 2:
                 raise UserError(

@@ -1,17 +1,16 @@
 """From a config whose `data.format` is pairs or chat to examples as tokens, all of them in memory."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.divide import Prepared, divide, learn_from_divided
+from gpt_cli.corpus.divide import VOCABULARY_HINT, Prepared, divide, learn_from_divided, stats_of
 from gpt_cli.corpus.examples.read_examples import read_examples
-from gpt_cli.corpus.examples.tokens import Examples, encode_examples, stats_of
+from gpt_cli.corpus.examples.tokens import Examples, encode_examples
 from gpt_cli.corpus.examples.training_example import TrainingExample
 from gpt_cli.corpus.split import Split, assign_by_hash
-from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
@@ -30,8 +29,7 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
     except UnknownCharacters as error:
         of_template = not set(error.characters).isdisjoint(data.prompt_end + data.completion_end)
         template_hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
-        vocabulary_hint = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
-        raise RequestError(error.message, hint=template_hint if of_template else vocabulary_hint) from error
+        raise RequestError(error.message, hint=template_hint if of_template else VOCABULARY_HINT) from error
     stats = {split: stats_of(examples, encoded[split]) for split, examples in splits.items()}
     return Prepared(tokenizer, encoded, stats, fingerprint)
 
@@ -40,7 +38,9 @@ def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[Tr
     """The examples of each split, and the fingerprint of all. Raises as `prepare_examples` does."""
     return divide(
         data,
-        lambda source, digest: _read(source, data, note, digest),
+        "examples",
+        lambda source: read_examples(source, data, note),
+        lambda example: example.turns,
         lambda examples, val, test: assign_by_hash(
             [_context_hash(example) for example in examples], val, test, "examples"
         ),
@@ -59,15 +59,6 @@ def _without_template(examples: Sequence[TrainingExample], data: DataConfig) -> 
     template = re.compile(f"{re.escape(data.prompt_end)}|{re.escape(data.completion_end)}")
     for example in examples:
         yield from filter(None, template.split(example.text))
-
-
-def _read(source: str, data: DataConfig, note: Notify, digest: "hashlib._Hash") -> list[TrainingExample]:
-    examples = list(read_examples(source, data, note))
-    if not examples:
-        raise UserError(f"{source} has no examples")
-    for example in examples:
-        digest.update(hashlib.sha256(json.dumps(example.turns).encode()).digest())
-    return examples
 
 
 def _context_hash(example: TrainingExample) -> int:

@@ -9,34 +9,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.corpus_text import count_characters
+from gpt_cli.corpus.divide import EncodedTexts
 from gpt_cli.corpus.examples.training_example import TrainingExample
-from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
+from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.tokenizer import Tokenizer
 
 PROMPT, COMPLETION, COMPLETION_END = 0, 1, 2
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class Examples(EncodedTexts):
     """The encoded examples of a split, concatenated."""
 
-    tokens: Tokens
-    """(N,) ids."""
-    starts: npt.NDArray[np.int64]
-    """(E + 1,) index of the first token of each, and N."""
     kinds: npt.NDArray[np.uint8]
     """(N,) PROMPT, COMPLETION, or COMPLETION_END for the last token of a completion."""
     end_text: str
     """The template's text that ends each completion."""
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """(E,) tokens of each."""
-        return np.diff(self.starts)
 
     def last_turn(self, example: int) -> tuple[list[int], list[int]]:
         """(ids before the last completion of an example, ids of that completion)."""
@@ -65,11 +53,3 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], c
         starts.append(size)
     tokens = to_token_dtype(np.concatenate(ids), tokenizer.vocab_size)
     return Examples(tokens, np.array(starts, dtype=np.int64), np.concatenate(kinds), completion_end)
-
-
-def stats_of(examples: Sequence[TrainingExample], encoded: Examples) -> SplitStats:
-    """The statistics of a split; each example counts as a document."""
-    texts = [example.text.encode() for example in examples]
-    return SplitStats(
-        sum(map(count_characters, texts)), sum(map(len, texts)), len(encoded.tokens), len(encoded), encoded.starts[:-1]
-    )

@@ -4,7 +4,6 @@ Shapes: E texts, N tokens of all of them together.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,34 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.corpus_text import count_characters
-from gpt_cli.corpus.divide import Prepared, divide, learn_from_divided
+from gpt_cli.corpus.divide import VOCABULARY_HINT, EncodedTexts, Prepared, divide, learn_from_divided, stats_of
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.split import Split
-from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
+from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledTexts:
+class LabelledTexts(EncodedTexts):
     """The texts of a split."""
 
-    tokens: Tokens
-    """(N,) ids, text after text."""
-    starts: npt.NDArray[np.int64]
-    """(E + 1,) index of the first token of each, and N."""
     source: Sequence[LabelledText]
     """(E,) the texts that were encoded."""
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """(E,) tokens of each."""
-        return np.diff(self.starts)
 
 
 def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) -> Prepared[LabelledTexts]:
@@ -55,10 +41,8 @@ def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) ->
         try:
             encoded[split] = encode_labelled(tokenizer, texts)
         except UnknownCharacters as error:
-            raise RequestError(
-                error.message, hint="a tokenizer learned from this very text, or one of bytes or bpe, knows them"
-            ) from error
-    stats = {split: _stats_of(encoded[split]) for split in splits}
+            raise RequestError(error.message, hint=VOCABULARY_HINT) from error
+    stats = {split: stats_of(texts, encoded[split]) for split, texts in splits.items()}
     return Prepared(tokenizer, encoded, stats, fingerprint)
 
 
@@ -66,7 +50,9 @@ def divide_labelled(data: DataConfig, note: Notify) -> tuple[dict[Split, list[La
     """The texts of each split, and the fingerprint of all. Raises as `prepare_labelled` does."""
     splits, fingerprint = divide(
         data,
-        lambda source, digest: _read(source, data, note, digest),
+        "texts",
+        lambda source: read_labelled(source, data, note),
+        lambda text: (text.text, text.label),
         lambda texts, val_fraction, test_fraction: assign_by_label(texts, val_fraction, test_fraction, data.split_seed),
     )
     labels = {text.label for text in splits["train"]}
@@ -159,23 +145,6 @@ def _check_labels(texts: Sequence[LabelledText]) -> None:
             where=singles[0].where,
             hint="give more texts of it, or leave that one out",
         )
-
-
-def _read(source: str, data: DataConfig, note: Notify, digest: "hashlib._Hash") -> list[LabelledText]:
-    texts = list(read_labelled(source, data, note))
-    if not texts:
-        raise UserError(f"{source} has no texts")
-    for text in texts:
-        digest.update(hashlib.sha256(json.dumps((text.text, text.label)).encode()).digest())
-    return texts
-
-
-def _stats_of(encoded: LabelledTexts) -> SplitStats:
-    """The statistics of a split; each text counts as a document."""
-    texts = [text.text.encode() for text in encoded.source]
-    return SplitStats(
-        sum(map(count_characters, texts)), sum(map(len, texts)), len(encoded.tokens), len(encoded), encoded.starts[:-1]
-    )
 
 
 def _escaped_label(text: LabelledText) -> str:
