@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from gpt_cli.cli.help_format import help_sections
-from gpt_cli.config.explain import RESUMABLE_CHANGES
+from gpt_cli.config.explain import may_change
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import INT32_MAX, Config
 
@@ -110,8 +110,7 @@ def _number(limit: float) -> str:
 
 
 def _marked(key: str) -> str:
-    changes = key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES
-    return f"`{key}`" + (" ↻" if changes else "")
+    return f"`{key}`" + (" ↻" if may_change(key) else "")
 
 
 def _default(value: Any) -> str:

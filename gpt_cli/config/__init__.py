@@ -5,7 +5,7 @@ Never: imports torch or numpy, or changes a value after it was checked.
 """
 
 from gpt_cli.config.dump import annotate_config, comment, dump_config, to_yaml_scalar
-from gpt_cli.config.explain import RESUMABLE_CHANGES, KeyOrigin, changed_keys, explain
+from gpt_cli.config.explain import RESUMABLE_CHANGES, KeyOrigin, changed_keys, explain, may_change
 from gpt_cli.config.keys import json_schema
 from gpt_cli.config.load import load_config, parse_config
 from gpt_cli.config.schema import (
@@ -53,6 +53,7 @@ __all__ = [
     "explain",
     "json_schema",
     "load_config",
+    "may_change",
     "parse_config",
     "to_yaml_scalar",
 ]

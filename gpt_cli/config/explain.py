@@ -30,6 +30,11 @@ RESUMABLE_CHANGES = frozenset(
 """Keys, or whole sections as `section.*`, in which the config of a resumed run may differ from the run's own."""
 
 
+def may_change(key: str) -> bool:
+    """True if the config of a resumed run may differ in `key` from the run's own."""
+    return key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES
+
+
 class KeyOrigin(NamedTuple):
     """A key with its value, where that comes from (`default`, `recipe`, `file:line` or `override`), and its meaning."""
 

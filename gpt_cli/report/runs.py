@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.config import RESUMABLE_CHANGES, Config, load_config, to_yaml_scalar
+from gpt_cli.config import Config, load_config, may_change, to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import UserError
 from gpt_cli.files import check_listed, list_directory
@@ -206,7 +206,7 @@ def _common_values(configs: list[Config]) -> dict[str, Any]:
     """The most common value of each key in which the configs differ, except keys that a resumed run may change."""
     common = {}
     for key in fields():
-        if key != "train.steps" and (key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES):
+        if key != "train.steps" and may_change(key):
             continue
         values = [get_key(config, key) for config in configs]
         counts = Counter(map(to_yaml_scalar, values))

@@ -24,12 +24,12 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from gpt_cli.config import (
-    RESUMABLE_CHANGES,
     Config,
     SampleConfig,
     changed_keys,
     dump_config,
     load_config,
+    may_change,
     to_yaml_scalar,
 )
 from gpt_cli.config.load import parse_config, read_config_file
@@ -87,7 +87,7 @@ class RunDirectory:
     def open_for_training(cls, config: Config, corpus: "Corpus") -> Self:
         """Lock the directory `config.run_dir` and make it a run, or check that it is a run of this very request.
 
-        Raises RequestError for a directory that is something else, or whose config (but for keys in RESUMABLE_CHANGES),
+        Raises RequestError for a directory that is something else, or whose config (but for keys that may change),
         tokenizer or text differ, and LockedError when another process trains in it.
         """
         assert config.run_dir is not None
@@ -351,7 +351,7 @@ def _changes(path: Path, config: Config) -> Changes:
 
 def _keep(path: Path, changes: Changes) -> None:
     """Raise RequestError for the changes that a run does not allow."""
-    if fixed := {key: change for key, change in changes.items() if not _may_change(key)}:
+    if fixed := {key: change for key, change in changes.items() if not may_change(key)}:
         lines = [
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
@@ -374,10 +374,6 @@ def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
             hint="choose another, run_dir=runs/NAME, or restore the text",
         )
     return changes
-
-
-def _may_change(key: str) -> bool:
-    return key in RESUMABLE_CHANGES or f"{key.split('.')[0]}.*" in RESUMABLE_CHANGES
 
 
 def package_versions() -> dict[str, str | None]:
