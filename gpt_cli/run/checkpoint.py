@@ -13,7 +13,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
@@ -151,7 +151,8 @@ def load(path: Path) -> Checkpoint:
 
     Raises DamagedError unless every file verifies, UserError if it was written by a newer `gpt`.
     """
-    contents, state = _verify(path, {MODEL, CONFIG, TOKENIZER})
+    contents = read_directory(path, {MODEL, CONFIG, TOKENIZER, STATE})
+    state = _parse_verified_state(path, contents[STATE])
     try:
         tokenizer = parse_tokenizer(contents[TOKENIZER].decode())
     except (ValueError, RecursionError) as error:
@@ -277,12 +278,6 @@ def _is_intact(path: Path) -> bool:
     except DamagedError:
         return False
     return True
-
-
-def _verify(path: Path, names: Set[str] = frozenset()) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """The files `names` and the state of a checkpoint. Raises DamagedError unless it is whole and under its name."""
-    contents = read_directory(path, names | {STATE})
-    return contents, _parse_verified_state(path, contents[STATE])
 
 
 def _parse_verified_state(path: Path, data: bytes) -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """A run's directory as the processes see it that train it together: process 0 writes it, the others read it."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.distributed.world import World
-from gpt_cli.errors import Notify
 from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.directory import RunDirectory, package_versions
 from gpt_cli.run.log import RunLog
@@ -35,12 +34,6 @@ class FollowedRun(RunDirectory):
     def close(self) -> None:
         """Nothing is open."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class _NoLog(RunLog):
     """A log of nothing."""
@@ -56,9 +49,6 @@ class _NoLog(RunLog):
 
     def event(self, event: str, **details: Any) -> None:
         pass
-
-    def recording(self, note: Notify) -> Notify:
-        return note
 
     def truncate(self, step: int) -> None:
         pass

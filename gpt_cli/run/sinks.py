@@ -21,7 +21,6 @@ from gpt_cli.files import AppendOnlyFile, list_directory, read_file
 
 MetricsRecord = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
 COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb")
-_PACKAGES = {"csv": "csv", "tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 class Sink(Protocol):
@@ -134,9 +133,9 @@ class Sinks:
 def require_sinks(config: Config) -> None:
     """Raise RequestError where a sink needs a package that is not installed."""
     for sink in config.log.sinks:
-        if find_spec(_PACKAGES[sink]) is None:
+        if find_spec(sink) is None:  # they are called like their packages
             raise RequestError(
-                f"log.sinks names {sink}, and the package {_PACKAGES[sink]} is not installed",
+                f"log.sinks names {sink}, and the package {sink} is not installed",
                 hint="pip install 'gpt-cli[track]'",
             )
 

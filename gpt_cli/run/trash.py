@@ -7,7 +7,7 @@ from pathlib import Path
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DirectoryLock, make_directory, sync_directory
 from gpt_cli.files.safe_io import DiskError, translate_os_errors
-from gpt_cli.run.directory import RUN
+from gpt_cli.run.directory import RUN, free_name
 
 TRASH = ".trash"
 
@@ -26,10 +26,7 @@ def trash_run(path: Path) -> Path:
         raise DiskError(f"cannot move {path}: permission denied", hint="only who may write to it and beside it can")
     with DirectoryLock(path):
         make_directory(trash)
-        for number in range(1, 10_000):
-            target = trash / (path.name if number == 1 else f"{path.name}-{number}")
-            if not os.path.lexists(target):
-                break
+        target = free_name(trash / path.name)
         with translate_os_errors("move", path):
             os.rename(path, target)
         with suppress(OSError):  # the move is done; only a power cut could undo it
