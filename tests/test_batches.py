@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpt_cli.config import Config, parse_config
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError
+from gpt_cli.shuffle import windows_per_epoch
 from gpt_cli.training.batches import Batches, batch_refusal, micro_batch_size, refuse_batch
 from gpt_cli.training.device_tokens import DeviceTokens
 
@@ -72,7 +73,7 @@ def test_an_epoch_visits_each_of_its_windows_once_and_stays_inside_the_text(n_to
         micro_batch_size=batch_size,
         seed=seed,
     )
-    n = batches.windows_per_epoch
+    n = windows_per_epoch(n_token, context_length)
     starts = [start for step in range(-(-3 * n // batch_size)) for start in batches.offsets(step)][: 3 * n]
     for epoch in range(3):
         visited = sorted(starts[epoch * n : (epoch + 1) * n])
@@ -82,13 +83,12 @@ def test_an_epoch_visits_each_of_its_windows_once_and_stays_inside_the_text(n_to
 
 
 def test_almost_every_token_of_the_text_is_trained_on_in_each_epoch():
-    batches = make()
-    assert batches.windows_per_epoch * 16 >= 1000 - 2 * 16
+    assert windows_per_epoch(1000, 16) * 16 >= 1000 - 2 * 16
 
 
 def test_the_phase_and_the_order_of_the_windows_change_from_epoch_to_epoch():
     batches = make()
-    n = batches.windows_per_epoch
+    n = windows_per_epoch(len(batches.tokens), batches.context_length)
     starts = [start for step in range(6 * n // 12 + 1) for start in batches.offsets(step)]
     epochs = [starts[epoch * n : (epoch + 1) * n] for epoch in range(6)]
     assert len({min(epoch) for epoch in epochs}) > 2
@@ -122,7 +122,8 @@ def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_siz
 def test_a_text_shorter_than_one_window_and_its_target_is_refused():
     with pytest.raises(RequestError, match="16 tokens: too few for one window"):
         make(tokens=DeviceTokens(IDS[:16], CPU))
-    assert make(tokens=DeviceTokens(IDS[:17], CPU)).windows_per_epoch == 1
+    make(tokens=DeviceTokens(IDS[:17], CPU))
+    assert windows_per_epoch(17, 16) == 1
 
 
 @given(batch_size=st.integers(1, 60), per_batch=st.none() | st.integers(1, 60), devices=st.integers(2, 9))

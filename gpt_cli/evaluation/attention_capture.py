@@ -35,10 +35,6 @@ class LayerAttention:
     window: int | None
 
     @property
-    def n_head(self) -> int:
-        return self.q.shape[0]
-
-    @property
     def group(self) -> int:
         """Query heads per key head."""
         return self.q.shape[0] // self.k.shape[0]

@@ -64,9 +64,6 @@ class KVCache:
         """Count `n_token` positions as filled: once per forward pass, after its last layer."""
         self.length += n_token
 
-    def reset(self) -> None:
-        self.length = 0
-
     def reorder(self, rows: Sequence[int]) -> None:
         """Sequence i becomes a copy of sequence `rows[i]`; the batch size becomes the number of rows."""
         index = torch.tensor(rows, device=self.keys.device)
@@ -125,9 +122,6 @@ class RaggedCache(KVCache):
         self._lengths = [length + n_token for length in self._lengths]
         self._start = self._start + n_token
         self.length += n_token
-
-    def reset(self) -> None:
-        self._set([0] * len(self._lengths))
 
     def reorder(self, rows: Sequence[int]) -> None:
         super().reorder(rows)

@@ -13,7 +13,7 @@ from gpt_cli.config import Config
 from gpt_cli.distributed.reduce import contiguous_micro_batches, round_robin_micro_batches
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
-from gpt_cli.shuffle import training_offset, windows_per_epoch
+from gpt_cli.shuffle import training_offset
 from gpt_cli.training.device_tokens import DeviceTokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]
@@ -63,11 +63,6 @@ class Batches:
                 hint="give more text, or a smaller model.context_length",
             )
         assert self.batch_size % (self.micro_batch_size * self.world.size) == 0
-
-    @property
-    def windows_per_epoch(self) -> int:
-        """The number of windows in every epoch, whatever its phase."""
-        return windows_per_epoch(len(self.tokens), self.context_length)
 
     @property
     def tokens_per_step(self) -> int:

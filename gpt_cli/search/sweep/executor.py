@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gpt_cli.config import Config, dump_config
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files import DirectoryLock, LockedError, make_directory
+from gpt_cli.files import DirectoryLock, make_directory
 from gpt_cli.run.log import RunLog, read_events
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.search.sweep.outcomes import Outcome, read_outcome
@@ -209,9 +209,7 @@ def _record_pruning(run_dir: Path, step: int) -> None:
             return
         with DirectoryLock(run_dir), RunLog(run_dir) as log:
             log.event("pruned", step=step)
-    except LockedError:  # its process is still ending: the event is added when the sweep is resumed
-        return
-    except UserError:
+    except UserError:  # such as a lock: its process is still ending, and the event is added when the sweep is resumed
         return
 
 

@@ -35,7 +35,6 @@ class Finished:
     """A sweep that has ended, or was interrupted."""
 
     result: SweepResult
-    runs: Runs
     best: Path | None
     exit_code: int | None
     """128 + the signal that stopped it."""
@@ -74,7 +73,7 @@ def run_sweep(
             execution = execute(source, pool, limits, stop, note)
         search = source if isinstance(source, SearchSource) else None
         result = collect(runs, execution.outcomes, search, source.total_runs, execution.left)
-        return Finished(result, runs, write_best(result, runs), stop.received and 128 + stop.received)
+        return Finished(result, write_best(result, runs), stop.received and 128 + stop.received)
 
 
 def _opening(request: SweepRequest, runs: int, jobs: int, threads: int | None) -> str:
