@@ -11,6 +11,7 @@ Importing this imports neither torch nor numpy: they come with the first name th
 # ruff: noqa: PLC0415 - for the sake of the promise above
 
 import warnings
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,18 +69,12 @@ def load(
     """
     from gpt_cli.run.directory import find_run, sample_defaults
     from gpt_cli.run.draft import open_draft
-    from gpt_cli.run.open_checkpoint import open_checkpoint
+    from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
     from gpt_cli.sampling import Sampler, SamplingParams
     from gpt_cli.sampling.text_generator import TextGenerator
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
-
-    def build() -> "GPT":
-        from gpt_cli.run.load_model import build_model
-        from gpt_cli.runtime.device import choose_device
-
-        return build_model(saved, choose_device(device)).model
 
     path = find_run(None if run is None else Path(run))
     saved = open_checkpoint(path, warn)
@@ -88,7 +83,7 @@ def load(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
-        build,
+        partial(build_torch_model, saved, device),
         device=device,
         engine=engine,
         weights=weights,

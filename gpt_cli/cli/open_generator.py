@@ -57,15 +57,13 @@ def open_generator(
 ) -> "TextGenerator":
     """The model, ready to write text after text: about so many `rows`, tokens, in a pass (None: many)."""
     from gpt_cli.run.draft import open_draft
+    from gpt_cli.run.open_checkpoint import build_torch_model
     from gpt_cli.sampling.text_generator import TextGenerator
 
     def build() -> "GPT":
         import torch
 
-        from gpt_cli.run.load_model import build_model
-        from gpt_cli.runtime.device import choose_device
-
-        model = build_model(saved, choose_device(device)).model
+        model = build_torch_model(saved, device)
         if rows is not None and rows * sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS:
             torch.set_num_threads(1)
         return model

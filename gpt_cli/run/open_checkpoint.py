@@ -2,14 +2,18 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
+from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.run.log import read_events
 from gpt_cli.run.one_file_run import load_single
 from gpt_cli.run.training_lock import is_training
+
+if TYPE_CHECKING:
+    from gpt_cli.model.gpt import GPT
 
 Task = Literal["language", "classes", "any"]
 """The `task.kind` of the checkpoint that is wanted."""
@@ -30,6 +34,14 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     if task not in ("any", checkpoint.config.task.kind):
         _refuse_task(path, task)
     return checkpoint
+
+
+def build_torch_model(checkpoint: Checkpoint, device: Device) -> "GPT":
+    """The model of `checkpoint` in torch, which is imported only now. Raises as `load_model.build_model` does."""
+    from gpt_cli.run.load_model import build_model  # noqa: PLC0415
+    from gpt_cli.runtime.device import choose_device  # noqa: PLC0415
+
+    return build_model(checkpoint, choose_device(device)).model
 
 
 def how_to_train(run_dir: Path) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,9 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
-from gpt_cli.run.checkpoint import Checkpoint, checkpoint_step, list_checkpoints
+from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
-from gpt_cli.run.open_checkpoint import open_checkpoint
+from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.api_errors import ApiError
@@ -40,7 +41,6 @@ class ServedModel:
     """An open checkpoint. A newer checkpoint of the same run is another object."""
 
     name: str
-    checkpoint: Path
     step: int
     config: Config
     tokenizer: Tokenizer
@@ -165,7 +165,7 @@ def open_model(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
-        lambda: _build_torch_model(saved, options.device),
+        partial(build_torch_model, saved, options.device),
         device=options.device,
         engine=options.engine,
         weights=options.weights,
@@ -177,7 +177,6 @@ def open_model(
     )
     return ServedModel(
         name=name,
-        checkpoint=saved.path,
         step=saved.step,
         config=saved.config,
         tokenizer=saved.tokenizer,
@@ -193,13 +192,6 @@ def _torch_engine(generator: TextGenerator) -> TextEngine:
     from gpt_cli.serve.torch_text_engine import TorchTextEngine  # noqa: PLC0415 - it imports torch
 
     return TorchTextEngine(generator.model)
-
-
-def _build_torch_model(saved: Checkpoint, device: Device) -> "GPT":
-    from gpt_cli.run.load_model import build_model  # noqa: PLC0415 - they import torch
-    from gpt_cli.runtime.device import choose_device  # noqa: PLC0415
-
-    return build_model(saved, choose_device(device)).model
 
 
 def expand(path: Path) -> list[Path]:
