@@ -1,13 +1,19 @@
 """Characters that the vocabulary lacks, in texts given to a verb: left out, or `<unk>` to the model, with a note."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from gpt_cli.cli.output import list_characters, note
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.tokenizer import Tokenizer
+
+UnknownOption = Annotated[
+    Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
+]
 
 
 def without_unknown(
@@ -40,3 +46,10 @@ def known_choices(tokenizer: "Tokenizer", choices: Sequence[str], *, skip: bool)
     if missing:
         note(f"choices left out, since the vocabulary lacks characters of them: {list_characters(missing)}")
     return known
+
+
+def refuse_unknown(tokenizer: "Tokenizer", texts: Mapping[str, str]) -> None:
+    """Raise RequestError for the first of `texts`, by its name in the message, that the vocabulary cannot spell."""
+    for name, text in texts.items():
+        if missing := [] if tokenizer.unk_id is not None else tokenizer.unknown_characters(text):
+            raise RequestError(f"{name} has a character that the vocabulary lacks: {missing[0]!r}")

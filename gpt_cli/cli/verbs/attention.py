@@ -1,14 +1,14 @@
 """`gpt attention`: where a model looks."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpt_cli.cli.options.prompts import read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
-from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def attention(
     max_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, max=_MOST, help="Of a longer text the last ones are shown.")
     ] = _TOKENS,
-    unknown: Annotated[
-        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
-    ] = "error",
+    unknown: UnknownOption = "error",
     ascii: Annotated[bool, typer.Option("--ascii", help="Print it for a terminal instead.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print scores and weights as one JSON object instead.")] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from gpt_cli.cli.open_generator import open_generator
 from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note
+from gpt_cli.cli.unknown_characters import refuse_unknown
 from gpt_cli.errors import RequestError
 
 _TURN = "What a turn is"
@@ -65,9 +66,7 @@ def chat(
     opts.refuse_draws_of_search(options, sampling)
     opts.refuse_unreached_length(options, sampling)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
-    for name, template in (("prefix", before), ("suffix", between)):
-        if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(template):
-            raise RequestError(f"--{name} has a character that the vocabulary lacks: {missing[0]!r}")
+    refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
     writer = open_generator(saved, device, engine, weights, draft, rows=1)
     writer.require(sampling)
     writer.warm_up()

@@ -2,10 +2,9 @@
 
 import json as json_format
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +12,7 @@ from gpt_cli.cli.options.run_options import find_one
 from gpt_cli.cli.options.sampling_options import DeviceOption
 from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
+from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ def classify(
         str | None,
         typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables. [default: the run's data.text_key]"),
     ] = None,
-    unknown: Annotated[
-        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
-    ] = "error",
+    unknown: UnknownOption = "error",
     device: DeviceOption = "auto",
 ) -> None:
     """Say which label each text has, and how likely that is.
@@ -53,7 +51,6 @@ def classify(
     """
     with gc_paused():
         from gpt_cli.cli.options.data_options import refuse_text_key
-        from gpt_cli.cli.unknown_characters import without_unknown
         from gpt_cli.evaluation.text_classifier import TextClassifier
         from gpt_cli.run.directory import is_run
         from gpt_cli.run.open_checkpoint import open_checkpoint
@@ -101,8 +98,6 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
     options = ReaderOptions(config.data.encoding, text_key or config.data.text_key)
     for argument in arguments:
         if argument == "-":
-            if sys.stdin is None:
-                raise RequestError("standard input is closed")
             for document in read_documents("-", note=note):
                 yield from (line for line in document.text.splitlines() if line.strip())
         elif _is_file(argument):

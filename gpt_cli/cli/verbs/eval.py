@@ -10,6 +10,7 @@ from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.options.sampling_options import DeviceOption
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.process import gc_paused
+from gpt_cli.cli.unknown_characters import UnknownOption
 from gpt_cli.errors import RequestError
 
 _COMPLETIONS = "Completions"
@@ -29,9 +30,7 @@ def evaluate(
             help="A text to evaluate on instead; of pairs, chats and labels, a file of the run's own kind.",
         ),
     ] = None,
-    unknown: Annotated[
-        Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
-    ] = "error",
+    unknown: UnknownOption = "error",
     encoding: Annotated[str | None, typer.Option(help="Of --text. [default: utf-8; of labels, the run's]")] = None,
     text_key: Annotated[
         str | None,

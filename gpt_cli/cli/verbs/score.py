@@ -15,7 +15,7 @@ from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
-from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.cli.unknown_characters import refuse_unknown, without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -205,9 +205,7 @@ def _classifier(
     before = defaults.prefix if prefix is None else prefix
     between = defaults.suffix if suffix is None else suffix
     given = {"--prefix": before, "--suffix": between, "--after": after}
-    for name, text in {**given, **{f"the label '{label}'": label for label in labels}}.items():
-        if missing := [] if saved.tokenizer.unk_id is not None else saved.tokenizer.unknown_characters(text):
-            raise RequestError(f"{name} has a character that the vocabulary lacks: {missing[0]!r}")
+    refuse_unknown(saved.tokenizer, {**given, **{f"the label '{label}'": label for label in labels}})
     return Classifier(scorer, saved.tokenizer, labels, before, between, after, normalise)
 
 
