@@ -1,4 +1,4 @@
-"""Numbers on their way from a device: sent at once, read later, so that nobody waits for what was asked meanwhile."""
+"""Numbers on their way from and to a device: nobody waits for what was asked meanwhile."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ class AsyncHostCopy:
         return self._numbers.tolist()
 
 
-def to_device_async(numbers: list[int], device: torch.device) -> Tensor:
-    """(n,) int64 on `device`, without waiting for it: from memory that a GPU reads by itself."""
-    if device.type != "cuda":
-        return torch.tensor(numbers, device=device)
-    return torch.tensor(numbers).pin_memory().to(device, non_blocking=True)
+def to_device_async(numbers: Tensor, device: torch.device) -> Tensor:
+    """`numbers`, on the host, on `device`, without waiting for it: from memory that a GPU reads by itself."""
+    if device.type == "cuda":
+        numbers = numbers.contiguous().pin_memory()  # or the copy would wait for what was asked before
+    return numbers.to(device, non_blocking=True)

@@ -18,9 +18,8 @@ from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
-from gpt_cli.training.example_batches import ExampleBatches
-from gpt_cli.training.example_rows import ExampleRows
-from gpt_cli.training.labelled_rows import LabelledRows, with_labels
+from gpt_cli.training.example_batches import ExampleBatches, open_example_batches
+from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.training_samples import sample_prompt
 
@@ -130,12 +129,8 @@ def _measured_configs(config: Config, info: Info, vocab_size: int, runtime: Runt
 
 
 def _batches(config: Config, corpus: LazyCorpus, runtime: Runtime, note: Notify) -> Batches | ExampleBatches:
-    if corpus.labelled:
-        texts = LabelledRows.of(config, corpus.labelled["train"], "training", note)
-        return ExampleBatches.of(config, texts, runtime.device)
-    if corpus.examples:
-        rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
-        return ExampleBatches.of(config, rows, runtime.device)
+    if (batches := open_example_batches(config, corpus, runtime.device, note)) is not None:
+        return batches
     tokens = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
     return Batches.of(config, DeviceTokens(tokens, runtime.device))
 

@@ -43,7 +43,7 @@ class DeviceTokens:
         """(W, L) int64 on the device: the `length` ids from each of `starts` on, without a sync."""
         if self.mapped is not None:
             return self._widen(_signed(self.mapped.windows(starts, length)))
-        first = to_device_async(list(starts), self.ids.device)
+        first = to_device_async(torch.tensor(starts), self.ids.device)
         return self._widen(self.ids[first[:, None] + torch.arange(length, device=self.ids.device)])
 
     def span(self, start: int, stop: int) -> Tensor:
@@ -52,9 +52,7 @@ class DeviceTokens:
 
     def _widen(self, ids: Tensor) -> Tensor:
         if ids.device.type != self.device.type:  # "cuda" is not equal to "cuda:0"
-            if self.device.type == "cuda":
-                ids = ids.contiguous().pin_memory()  # or the copy would wait for the step before
-            ids = ids.to(self.device, non_blocking=True)
+            ids = to_device_async(ids, self.device)
         return ids.long() & 0xFFFF if ids.dtype == torch.int16 else ids.long()
 
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from gpt_cli.capabilities import PACKED_ROWS
 from gpt_cli.config import Config
+from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.corpus.split import Split
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.shuffle import derive_seed, feistel_permute
@@ -140,12 +142,21 @@ def open_batches(
     config: Config, corpus: Corpus, device: torch.device, note: Notify, world: World = ALONE
 ) -> Batches | ExampleBatches:
     """The batches of a corpus, of any `data.format`. Raises RequestError if the corpus is too small."""
+    batches = open_example_batches(config, corpus, device, note, world)
+    return Batches.of(config, DeviceTokens(corpus.train, device), world) if batches is None else batches
+
+
+def open_example_batches(
+    config: Config, corpus: Corpus | LazyCorpus, device: torch.device, note: Notify, world: World = ALONE
+) -> ExampleBatches | None:
+    """The batches of labelled texts, pairs or chats; None for a corpus of text."""
+    rows: ExampleRows | LabelledRows
     if corpus.labelled:
-        texts = LabelledRows.of(config, corpus.labelled["train"], "training", note)
-        return ExampleBatches.of(config, texts, device, world)
-    if not corpus.examples:
-        return Batches.of(config, DeviceTokens(corpus.train, device), world)
-    rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
+        rows = LabelledRows.of(config, corpus.labelled["train"], "training", note)
+    elif corpus.examples:
+        rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
+    else:
+        return None
     return ExampleBatches.of(config, rows, device, world)
 
 
@@ -153,14 +164,12 @@ def open_evaluation(
     config: Config, corpus: Corpus, device: torch.device, note: Notify, max_tokens: int | None = None
 ) -> EvaluationText | EvaluationExamples | LabelledRows:
     """The text or examples to evaluate on: the test split if the corpus has one, else the validation split."""
+    split: Split = "val" if corpus.test is None else "test"
+    name = {"val": "validation", "test": "test"}[split]
     if corpus.labelled:
-        texts, name = (
-            (corpus.labelled["val"], "validation") if corpus.test is None else (corpus.labelled["test"], "test")
-        )
-        return LabelledRows.of(config, texts, name, note)
-    if not corpus.examples:
-        ids = corpus.val if corpus.test is None else corpus.test
-        return EvaluationText.of(ids, corpus.tokenizer, device, max_tokens)
-    split, name = (corpus.examples["val"], "validation") if corpus.test is None else (corpus.examples["test"], "test")
-    rows = ExampleRows.of(config, split, name, note)
-    return EvaluationExamples.of(rows, corpus.tokenizer, device, max_tokens)
+        return LabelledRows.of(config, corpus.labelled[split], name, note)
+    if corpus.examples:
+        rows = ExampleRows.of(config, corpus.examples[split], name, note)
+        return EvaluationExamples.of(rows, corpus.tokenizer, device, max_tokens)
+    ids = corpus.val if corpus.test is None else corpus.test
+    return EvaluationText.of(ids, corpus.tokenizer, device, max_tokens)

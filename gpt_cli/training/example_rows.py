@@ -15,6 +15,7 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.corpus.examples.tokens import COMPLETION_END, PROMPT, Examples
 from gpt_cli.errors import Notify, RequestError
+from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import IGNORED, token_sizes
 
@@ -92,10 +93,7 @@ class ExampleRows:
             targets[out_row, column : column + n] = np.where(self.counted[start + 1 : start + n + 1], ids[1:], IGNORED)
             if marks:
                 inputs[out_row, column] = ~inputs[out_row, column]
-        pair = torch.from_numpy(inputs), torch.from_numpy(targets)
-        if device.type == "cuda":
-            pair = pair[0].pin_memory(), pair[1].pin_memory()  # or the copy would wait for the step before
-        return pair[0].to(device, non_blocking=True), pair[1].to(device, non_blocking=True)
+        return to_device_async(torch.from_numpy(inputs), device), to_device_async(torch.from_numpy(targets), device)
 
     def count_targets(self) -> npt.NDArray[np.int64]:
         """(R,) targets of each row that count."""

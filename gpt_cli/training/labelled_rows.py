@@ -18,6 +18,7 @@ from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.sequence_classifier import PADDING
+from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.terminal.escape import escape_control_chars
 
 
@@ -83,11 +84,8 @@ class LabelledRows:
 
     def tensors(self, rows: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """(R, W) tokens of `rows`, padded with PADDING, and (R,) classes, on the device without a sync."""
-        ids = [self.ids(row) for row in rows]
-        inputs, targets = pad_rows(ids, width), torch.from_numpy(self.classes[list(rows)])
-        if device.type == "cuda":
-            inputs, targets = inputs.pin_memory(), targets.pin_memory()  # or the copy would wait for the step before
-        return inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+        inputs, targets = pad_rows([self.ids(row) for row in rows], width), torch.from_numpy(self.classes[list(rows)])
+        return to_device_async(inputs, device), to_device_async(targets, device)
 
     def ids(self, row: int) -> npt.NDArray[np.unsignedinteger]:
         """(W,) tokens of one row."""
