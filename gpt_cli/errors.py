@@ -13,6 +13,11 @@ OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
 """The words of an allocator that has no memory left."""
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what `error` says, or its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class ExitCode(IntEnum):
     """The exit codes of `gpt` and of the processes of a training."""
 

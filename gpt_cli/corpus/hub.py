@@ -7,7 +7,7 @@ from textwrap import shorten
 from typing import Any
 
 from gpt_cli.corpus.readers import inner_suffix
-from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError, first_line
 from gpt_cli.files.safe_io import format_size
 
 _DATA = (".parquet", ".jsonl", ".csv", ".txt")
@@ -47,7 +47,7 @@ def download_dataset(name: str, note: Notify) -> list[Path]:
     except UserError:
         raise
     except Exception as error:  # the library's errors have no base in common
-        reason = shorten((str(error).strip().splitlines() or [type(error).__name__])[0], 200, placeholder=" ...")
+        reason = shorten(first_line(error), 200, placeholder=" ...")
         raise UserError(
             f"cannot get hf:{name} from the Hugging Face hub: {reason}",
             hint="hf: needs the network, and a login (hf auth login) for gated data sets",

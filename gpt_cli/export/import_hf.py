@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig, TaskConfig, TokenizerConfig
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import RequestError, UserError, first_line
 from gpt_cli.export.class_layouts import as_class_model, as_classifier, class_shapes, is_classifier, read_labels
 from gpt_cli.export.hf_config import read_model
 from gpt_cli.export.layout import Layout
@@ -111,9 +111,9 @@ def find_model(source: str, download: bool) -> Path:
                 f"there is no directory {source}, and no such model in the Hugging Face cache of this machine",
                 hint=f"--download gets {source} from the hub",
             ) from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = shorten(first_line(error), 300)
         raise RequestError(
-            f"there is no directory {source}, and the Hugging Face hub does not give it: {shorten(reason, 300)}"
+            f"there is no directory {source}, and the Hugging Face hub does not give it: {reason}"
         ) from None
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.capabilities import KV_CACHE, RAGGED_CACHE, STATIC_CACHE
-from gpt_cli.errors import Notify
+from gpt_cli.errors import Notify, first_line
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
@@ -88,8 +88,7 @@ class GraphedDecoder:
                 chosen = graphs[n_key](*inputs)
             except Exception as error:  # those of compilers and drivers have no common base class
                 self._works = False
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._note(f"decoding by CUDA graphs does not work here ({reason}); going on without")
+                self._note(f"decoding by CUDA graphs does not work here ({first_line(error)}); going on without")
                 return None
             cache.advance(1)
             return chosen

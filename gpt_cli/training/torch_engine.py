@@ -6,7 +6,7 @@ Shapes: B sequences per micro-batch, T tokens each.
 import torch
 from torch import Tensor
 
-from gpt_cli.errors import Notify
+from gpt_cli.errors import Notify, first_line
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory
@@ -85,6 +85,5 @@ class TorchEngine:
         """Compute eagerly from now on; re-raises `error` if it is eager already or memory was too small."""
         if self.loss is self.eager or is_out_of_memory(error):
             raise error
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         self.loss, self.reuses_gradients = self.eager, False
-        self.note(f"torch.compile does not work here ({reason}); continuing without it")
+        self.note(f"torch.compile does not work here ({first_line(error)}); continuing without it")
