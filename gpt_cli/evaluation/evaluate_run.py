@@ -13,11 +13,11 @@ from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify
+from gpt_cli.evaluation.given_examples import UnknownDropper
 from gpt_cli.literals import Device
 from gpt_cli.run.load_model import LoadedRun, load_model
 from gpt_cli.run.run_corpus import load_run_corpus
 from gpt_cli.runtime.device import choose_device, setup_runtime
-from gpt_cli.sampling import drop_unknown
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import EvalDataset, EvalMetrics, EvaluationText, evaluate
@@ -106,19 +106,14 @@ def _encode(
     source: str, options: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
 ) -> np.ndarray[Any, Any]:
     """The ids of all documents of `source`, concatenated; the text is read in blocks."""
-    dropped: set[str] = set()
+    drop = UnknownDropper(tokenizer, note)
 
     def pieces() -> Iterator[str]:
         for file in find_files(source, options, note):
             for _, parts in file.read(note):
                 for data in parts:
-                    text = data.decode()
-                    if skip_unknown:
-                        text, unknown = drop_unknown(tokenizer, text)
-                        dropped.update(unknown)
-                    yield text
+                    yield drop(data.decode()) if skip_unknown else data.decode()
 
     ids = encode_stream(tokenizer, pieces())
-    if dropped:
-        note(f"left out {len(dropped)} distinct character{'s' * (len(dropped) != 1)} that the vocabulary lacks")
+    drop.report()
     return ids

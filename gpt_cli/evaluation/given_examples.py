@@ -47,7 +47,7 @@ def read_given_examples(
     if not examples:
         raise UserError(f"{source} has no examples")
     if skip_unknown:
-        drop = _UnknownDropper(tokenizer, note)
+        drop = UnknownDropper(tokenizer, note)
         examples = [
             replace(example, turns=tuple((drop(prompt), drop(completion)) for prompt, completion in example.turns))
             for example in examples
@@ -69,7 +69,7 @@ def read_given_labelled(
         raise UserError(f"{source} has no texts")
     check_labels(texts, labels)
     if skip_unknown:
-        drop = _UnknownDropper(tokenizer, note)
+        drop = UnknownDropper(tokenizer, note)
         texts = [replace(text, text=drop(text.text)) for text in texts]
         drop.report()
         for text in texts:
@@ -93,7 +93,7 @@ def check_labels(texts: Sequence[LabelledText], labels: Sequence[str]) -> None:
         )
 
 
-class _UnknownDropper:
+class UnknownDropper:
     """Removes the characters that are not in the vocabulary from texts, and counts them."""
 
     def __init__(self, tokenizer: Tokenizer, note: Notify) -> None:

@@ -50,17 +50,13 @@ class Conversation:
         self._end = "" if template is None else template.completion_end
         self._single_turn = template is not None and not template.is_chat
         self._seen: list[list[int]] = []  # tokens of the turns that are not dropped
-        self._text = ""  # the whole text
-        self._user_text: str | None = None
-
-    @property
-    def text(self) -> str:
+        self.text = ""
         """The whole text of prompts and answers."""
-        return self._text
+        self._user_text: str | None = None
 
     def say(self, user_text: str) -> ContextWindow:
         """Add the user's turn. Raises what encoding raises, such as UnknownCharacters, with nothing changed."""
-        begins_line = not self._text or self._text.endswith("\n")
+        begins_line = not self.text or self.text.endswith("\n")
         text = ("" if begins_line else self._separator) + self._prefix + user_text + self._suffix
         tokens = encode_prompt(self._tokenizer, text)
         if self._single_turn:
@@ -69,7 +65,7 @@ class Conversation:
             self._seen.append(tokens)
         else:
             self._seen[-1] += tokens
-        self._text += text
+        self.text += text
         self._user_text = user_text
         return self._fit()
 
@@ -84,13 +80,13 @@ class Conversation:
         """Add the model's turn."""
         if text + self._end:
             self._seen[-1] += [int(token) for token in self._tokenizer.encode(text + self._end)]
-        self._text += text + self._end
+        self.text += text + self._end
         self.turns.append(Turn(self._user_text, text, seed))
 
     def reset(self) -> None:
         self.turns.clear()
         self._seen.clear()
-        self._text = ""
+        self.text = ""
 
     @property
     def _templated(self) -> bool:

@@ -35,6 +35,18 @@ def unsupported_settings(sampling: SamplingParams) -> list[str]:
     return [name for name in names if getattr(sampling, name) != getattr(defaults, name)]
 
 
+def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
+    """The sampling parameters that the kernel applies by itself."""
+    return TokenChoice(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        banned_tokens=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+        end_of_text=tokenizer.eot_id,
+    )
+
+
 def open_decoder(
     config: ModelConfig,
     vocab_size: int,
@@ -79,14 +91,7 @@ def stream_native(
     where two tokens are equally likely up to rounding. A `draft` speeds up a single text without changing it.
     """
     assert not unsupported_settings(sampling)
-    choice = TokenChoice(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        banned_tokens=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
-        end_of_text=tokenizer.eot_id,
-    )
+    choice = native_token_choice(sampling, tokenizer)
     seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
 
     def steps() -> Iterator[bool]:

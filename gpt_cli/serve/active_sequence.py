@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt_cli.cpu.decode.numpy_sampler import filtered
-from gpt_cli.sampling.native_stream import unsupported_settings
+from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
 from gpt_cli.sampling.text_stream import TextStream
-from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest, SlotHandle, TextEngine, native_token_choice
+from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest, SlotHandle, TextEngine
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

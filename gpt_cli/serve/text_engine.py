@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.cpu.decode.decoder import NativeDecoder
-from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
-from gpt_cli.sampling.native_stream import unsupported_settings
+from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
@@ -127,18 +126,6 @@ class NativeTextEngine:
             token = slot.sampler.sample(torch.from_numpy(logits.copy())[None])
             slot.seat.accept(token)
         return token, logits
-
-
-def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> TokenChoice:
-    """The sampling parameters that the kernel applies by itself."""
-    return TokenChoice(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        banned_tokens=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
-        end_of_text=tokenizer.eot_id,
-    )
 
 
 def _make_sampler(request: SequenceRequest, vocab_size: int, device: "object") -> "TokenSampler":
