@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpt_cli.errors import RequestError
@@ -42,3 +43,10 @@ def write_picture(output: Path, figure: Figure) -> None:
 def label(text: str) -> str:
     """`text` with control characters and mathtext escaped."""
     return escape_control_chars(text).replace("$", r"\$")  # a dollar would begin a formula
+
+
+def add_grid(axes: Axes) -> None:
+    """A faint grid behind the curves, and no frame above and to the right."""
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

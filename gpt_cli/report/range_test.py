@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gpt_cli.report.figure_io import COLOURS, write_picture
+from gpt_cli.report.figure_io import COLOURS, add_grid, write_picture
 from gpt_cli.search.lr_range_test import RangeTest
 
 
@@ -19,8 +19,6 @@ def draw_range_test(test: RangeTest, output: Path) -> None:
     axes.axvline(test.proposed_lr, color=COLOURS[1], linestyle="--", label=f"proposed, {test.proposed_lr:g}")
     axes.set_xlabel("optim.lr")
     axes.set_ylabel(f"loss (nats per {test.unit})")
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    add_grid(axes)
     axes.legend(frameon=False, fontsize="small")
     write_picture(output, figure)

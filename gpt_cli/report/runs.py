@@ -18,7 +18,7 @@ from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoi
 from gpt_cli.run.directory import RUN, is_imported
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.training_lock import is_training
-from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
+from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
 _OPTIONAL_COLUMNS = ("saved", "size", "val loss")  # columns that are dropped first if the table is too wide
@@ -95,7 +95,7 @@ def _table(lines: list[RunLine], omitted: Sequence[str], name_width: int) -> lis
         "run": [shorten(Path(line.path).name, name_width) for line in lines],
         "bpb": [None if line.bpb is None else f"{line.bpb:.3f}" for line in lines],
         "val loss": [None if line.val_loss is None else f"{line.val_loss:.4f}" for line in lines],
-        "size": [None if line.parameters is None else _short(line.parameters) for line in lines],
+        "size": [None if line.parameters is None else short_number(line.parameters) for line in lines],
         "steps": [_steps(line) for line in lines],
         "saved": [line.saved for line in lines],
         "state": [_state_word(line) for line in lines],
@@ -124,14 +124,6 @@ def _differences(line: RunLine) -> list[str]:
         *changes[:_MAX_DIFFERENCES],
         *([f"+{len(changes) - _MAX_DIFFERENCES}"] if len(changes) > _MAX_DIFFERENCES else []),
     ]
-
-
-def _short(number: int) -> str:
-    """A number in short: 12.3M for 12,345,678."""
-    for unit, size in (("B", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return str(number)
 
 
 def _saved(run: Path) -> float:

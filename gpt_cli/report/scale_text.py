@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from gpt_cli.report.figure_io import COLOURS, write_picture
+from gpt_cli.report.figure_io import COLOURS, add_grid, write_picture
 from gpt_cli.search.scaling.loss_law import LossLaw
 from gpt_cli.search.scaling.run_scale import ScaleResult
-from gpt_cli.terminal.table import fold, format_duration, render_table
+from gpt_cli.terminal.table import fold, format_duration, render_table, short_number
 
 _MAX_EPOCHS = 4.0  # epochs up to which repeated tokens are about as good as new ones
 
@@ -25,8 +25,8 @@ def render_scale(result: ScaleResult, *, width: int) -> str:
     lines += ["", *fold(_held_out(result).split(), width), ""]
     rows = [
         [
-            format_duration(row.seconds), _short(row.parameters),
-            f"{_short(row.parameters_interval[0])}-{_short(row.parameters_interval[1])}", _short(row.tokens),
+            format_duration(row.seconds), short_number(row.parameters),
+            "-".join(map(short_number, row.parameters_interval)), short_number(row.tokens),
             f"{row.epochs:.1f}", f"{row.loss:.3f}", f"{row.loss_interval[0]:.3f}-{row.loss_interval[1]:.3f}",
         ]
         for row in result.advice
@@ -49,16 +49,9 @@ def _held_out(result: ScaleResult) -> str:
     held = next(point for point in result.points if point.held_out)
     low, high = result.held_out_interval
     return (
-        f"Held out: {_short(held.n)} parameters, {_short(held.d)} tokens: loss {held.loss:.4f}, predicted"
+        f"Held out: {short_number(held.n)} parameters, {short_number(held.d)} tokens: loss {held.loss:.4f}, predicted"
         f" {held.fitted:.4f} ({low:.4f} to {high:.4f}), {result.held_out_error:+.4f}."
     )
-
-
-def _short(number: float) -> str:
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
 
 
 def draw_scale(result: ScaleResult, output: Path) -> None:
@@ -75,12 +68,10 @@ def draw_scale(result: ScaleResult, output: Path) -> None:
         held_out = ", held out" if points[0].held_out else ""
         colour = COLOURS[index % len(COLOURS)]
         axes.scatter([p.d for p in points], [p.loss for p in points], color=colour, marker=marker, s=40, zorder=3)
-        axes.plot(d, law.loss(n, d), color=colour, linewidth=1.2, label=f"{_short(n)} parameters{held_out}")
+        axes.plot(d, law.loss(n, d), color=colour, linewidth=1.2, label=f"{short_number(n)} parameters{held_out}")
     axes.set_xscale("log")
     axes.set_xlabel("tokens trained on")
     axes.set_ylabel("validation loss (nats per token)")
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    add_grid(axes)
     axes.legend(frameon=False, fontsize="small")
     write_picture(output, figure)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpt_cli.report.figure_io import COLOURS, label, write_picture
+from gpt_cli.report.figure_io import COLOURS, add_grid, label, write_picture
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.sweep_text import UNITS, interval
 from gpt_cli.search.sweep.sweep_result import Setting, SweepResult
@@ -103,9 +103,7 @@ def _draw_axis(panel: Axes, axis: dict[str, Any], points: list[tuple[Setting, fl
         panel.set_xticks(range(len(texts)), [label(text) for text in texts])
         panel.margins(x=0.2)
     panel.set_xlabel(label(key))
-    panel.grid(color="0.9", linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+    add_grid(panel)
     panel.legend(frameon=False, fontsize="small")
 
 

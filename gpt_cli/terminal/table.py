@@ -167,6 +167,14 @@ def _pad(text: str, width: int, right_aligned: bool) -> str:
     return space + text if right_aligned else text + space
 
 
+def short_number(number: float) -> str:
+    """A number in short: 12.3M for 12,345,678."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
 def truncate(text: str, width: int) -> str:
     """`text` cut to at most `width` characters, with three dots if it was cut."""
     return text if len(text) <= width else text[: width - 3] + "..."
