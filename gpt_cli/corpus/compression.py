@@ -5,12 +5,14 @@ import importlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from gpt_cli.errors import UserError
 from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
 
+_SUFFIXES = (".bz2", ".gz", ".xz", ".zst")
 _MAX_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more
 _ALWAYS_ALLOWED = 32 << 20  # bytes
 _MAX_INPUT_WITHOUT_TEXT = 4 << 20  # compressed bytes without any text: empty members, frames to be skipped
@@ -30,7 +32,7 @@ class _Decoder(Protocol):
 
 def is_compressed(path: Path) -> bool:
     """True if `expand` supports the suffix of `path`."""
-    return path.suffix.lower() in _DECODERS
+    return path.suffix.lower() in _SUFFIXES
 
 
 def expand(path: Path) -> Iterator[bytes]:
@@ -40,7 +42,7 @@ def expand(path: Path) -> Iterator[bytes]:
     was read of it (32 MiB are always allowed), that goes on for 4 MiB without any text, or that asks for more than 128
     MiB of memory.
     """
-    new_decoder = _DECODERS[path.suffix.lower()](path)
+    new_decoder = _new_decoder(path)
     with translate_os_errors("read", path):
         size = consumed = last_text = 0
         buffer = b""
@@ -109,29 +111,17 @@ def _damage_error(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a whole {path.suffix} file: {reason}")
 
 
-def _gzip(_: Path) -> Callable[[], _Decoder]:
-    return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS)  # 16: with gzip's header and sum
-
-
-def _bzip2(_: Path) -> Callable[[], _Decoder]:
-    return bz2.BZ2Decompressor
-
-
-def _xz(_: Path) -> Callable[[], _Decoder]:
-    return lambda: lzma.LZMADecompressor(memlimit=_MAX_MEMORY)
-
-
-def _zstd(path: Path) -> Callable[[], _Decoder]:
+def _new_decoder(path: Path) -> Callable[[], _Decoder]:
+    """The constructor of decoders for the suffix of `path`."""
+    match path.suffix.lower():
+        case ".bz2":
+            return bz2.BZ2Decompressor
+        case ".gz":
+            return partial(zlib.decompressobj, 16 + zlib.MAX_WBITS)  # 16: with gzip's header and sum
+        case ".xz":
+            return partial(lzma.LZMADecompressor, memlimit=_MAX_MEMORY)
     try:
         zstandard: Any = importlib.import_module("zstandard")  # optional: needed for .zst files only
     except ImportError as error:
         raise UserError(f"reading {path} needs the package zstandard", hint="pip install zstandard") from error
     return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MAX_MEMORY).decompressobj)
-
-
-_DECODERS: dict[str, Callable[[Path], Callable[[], _Decoder]]] = {
-    ".bz2": _bzip2,
-    ".gz": _gzip,
-    ".xz": _xz,
-    ".zst": _zstd,
-}

@@ -78,13 +78,12 @@ def ordered_map(
     workers: int,
     work: Callable[[Item], Result],
     items: Iterable[Item],
-    in_flight: int = _IN_FLIGHT,
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield (item, work(item)) in order, with at most `in_flight` items per worker pending. Raises as `work` does."""
+    """Yield (item, work(item)) in order, with at most _IN_FLIGHT items per worker pending. Raises as `work` does."""
     window: deque[tuple[Item, Future[Result]]] = deque()
     for item in items:
         window.append((item, threads.submit(work, item)))
-        if len(window) > in_flight * workers:
+        if len(window) > _IN_FLIGHT * workers:
             oldest, future = window.popleft()
             yield oldest, future.result()
     for item, future in window:

@@ -285,10 +285,7 @@ class _RowLines(Iterator[str]):
     def __next__(self) -> str:
         for line in self._lines:
             self.number += 1
-            if self._first and line in (
-                "\n",
-                "\r\n",
-            ):  # csv.reader would skip it; a compressed kilobyte can hold a million
+            if self._first and line in ("\n", "\r\n"):  # csv.reader would skip it; a kilobyte can hold a million
                 self._start += 1
                 continue
             self._first = False
