@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gpt_cli.config import (
-    RESUMABLE_CHANGES,
     Config,
     ModelConfig,
     annotate_config,
@@ -28,6 +27,7 @@ from gpt_cli.config import (
     parse_config,
     to_yaml_scalar,
 )
+from gpt_cli.config.explain import RESUMABLE_CHANGES
 from gpt_cli.config.keys import description, fields, get_key, schema_of, sections
 from gpt_cli.config.yaml_subset import resolve_scalar
 from gpt_cli.errors import RequestError
