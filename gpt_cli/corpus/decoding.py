@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -48,7 +49,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
     stream = codecs.getincrementaldecoder(encoding)()
     offset = lines = 0  # bytes and lines that `stream` has consumed
     empty = first = True
-    for piece in _with_end(pieces):
+    for piece in chain(filter(None, pieces), [b""]):  # an empty one is the end
         if offset == 0 and encoding == "utf-8" and piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise UserError(
                 f"{name} is UTF-16, not UTF-8", hint="read it with --encoding utf-16 (data.encoding=utf-16)"
@@ -85,12 +86,6 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             yield text, data
     if empty:
         raise UserError(f"{name} is empty")
-
-
-def _with_end(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces that are not empty, and then b"" for the end."""
-    yield from filter(None, pieces)
-    yield b""
 
 
 def _binary_error(name: str, location: str) -> UserError:

@@ -48,7 +48,8 @@ class RunLifecycle:
         if step >= self.steps:
             return
         self._record_previous_exit()
-        if (loop := _find_loop(read_events(self.run_dir))) is not None:
+        events = read_events(self.run_dir)
+        if (loop := _repeated_death(events) or _repeated_kill(events)) is not None:
             self.log.event("restart loop", step=loop.step)
             raise UserError(loop.message, hint=loop.hint)
         kills = oom_kill_count()
@@ -81,11 +82,6 @@ class RunLifecycle:
 
 
 _ENDS = ("ended", "died", "killed", "restart loop")
-
-
-def _find_loop(events: list[Event]) -> CrashLoop | None:
-    """True if the last processes of a run came to the same end, and which; None if they did not."""
-    return _repeated_death(events) or _repeated_kill(events)
 
 
 def _repeated_death(events: list[Event]) -> CrashLoop | None:

@@ -66,7 +66,9 @@ def _stacked(rows: Sequence[Sequence[object]], header: Sequence[str], right: Col
 
 def render_pairs(pairs: Mapping[str, object]) -> str:
     """Names and values as two left-aligned columns."""
-    return render_table([(name, value if _is_list(value) else render_cell(value)) for name, value in pairs.items()])
+    return render_table(
+        [(name, value if isinstance(value, list | tuple) else render_cell(value)) for name, value in pairs.items()]
+    )
 
 
 def render_cell(value: object) -> str:
@@ -94,10 +96,6 @@ def fold(words: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(word)
     return lines or [""]
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def _words(value: object) -> Words:

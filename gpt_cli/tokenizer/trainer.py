@@ -41,8 +41,9 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             return ByteTokenizer()
         case "bpe":
             assert config.vocab_size is not None  # the caller has chosen it
-            training_texts = _without_special(texts) if config.allow_special else texts
-            return _train_bpe(training_texts, config.vocab_size, config.pattern or "gpt2")
+            if config.allow_special:  # the special token needs no merges
+                texts = (part for text in texts for part in text.split(END_OF_TEXT))
+            return _train_bpe(texts, config.vocab_size, config.pattern or "gpt2")
 
 
 def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
@@ -97,12 +98,6 @@ def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
             f" {counts.max():,} times"
         )
     return CharTokenizer("".join(map(chr, frequent)), has_unknown=config.unknown == "token")
-
-
-def _without_special(texts: Iterable[str]) -> Iterator[str]:
-    """`texts` without the special token, which needs no merges."""
-    for text in texts:
-        yield from text.split(END_OF_TEXT)
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETokenizer:

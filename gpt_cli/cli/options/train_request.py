@@ -84,7 +84,8 @@ class Request:
         from gpt_cli.config.load import parse_overrides
         from gpt_cli.terminal.table import fold
 
-        if any(key.startswith(_BPE) for key in self.overrides) and not _names(self.overrides, "tokenizer.kind"):
+        keys = [override.partition("=")[0] for override in self.overrides]
+        if any(key.startswith(_BPE) for key in keys) and "tokenizer.kind" not in keys:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
         values = parse_overrides(self.overrides)
         source = _source(sources, values.get("data.source"))
@@ -235,10 +236,6 @@ def _refuse_imported(run: Path) -> None:
             f"{run} was imported, not trained: it has no text of its own",
             hint=f"start a new run from it with: gpt train TEXT train.init_from={quote(str(run))}",
         )
-
-
-def _names(overrides: Sequence[str], key: str) -> bool:
-    return any(override.startswith(f"{key}=") for override in overrides)
 
 
 def _source(sources: list[str], override: Any) -> Any:

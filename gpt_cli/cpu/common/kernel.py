@@ -8,7 +8,6 @@ import ctypes
 import hashlib
 import os
 import platform
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -271,13 +270,11 @@ def _open_in_memory(library: bytes, name: str) -> ctypes.CDLL | None:
 
 def _open_copy(library: bytes) -> ctypes.CDLL:
     """Load from a copy in a folder of the user alone. Raises OSError."""
-    folder = Path(tempfile.mkdtemp(prefix="gpt-library-", dir=compilers.private_place()))
-    try:
-        copy = folder / "kernel.so"
+    place = compilers.private_place()
+    with tempfile.TemporaryDirectory(prefix="gpt-library-", dir=place, ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / "kernel.so"
         copy.write_bytes(library)
         return ctypes.CDLL(str(copy))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _processor() -> str:

@@ -148,13 +148,10 @@ class NativeDecoder:
         """True if the logits of a probe, with these weights, are those of the reference."""
         vocab_size, length = self.weights.vocab_size, min(_PROBE, self.weights.config.context_length)
         probe = [(i * i * 31 + 7) % vocab_size for i in range(length)]
-        expected, logits = numpy_gpt.forward(self._rounded_weights(), probe), self.score(probe)
+        rounded = self.weights if self.format == "fp32" else fake_quantize(self.weights, self.format)
+        expected, logits = numpy_gpt.forward(rounded, probe), self.score(probe)
         tolerance = _TOLERANCE[self.format] * max(1.0, float(np.abs(expected).max()))
         return bool(np.abs(expected - logits).max() <= tolerance)  # False for NaN
-
-    def _rounded_weights(self) -> Weights:
-        """The weights rounded to the format of the kernel."""
-        return self.weights if self.format == "fp32" else fake_quantize(self.weights, self.format)
 
 
 class NativeSession:

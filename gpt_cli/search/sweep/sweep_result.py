@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt_cli.config import Config, comment, dump_config
+from gpt_cli.config import comment, dump_config
 from gpt_cli.files import replace_file
 from gpt_cli.search.sweep.axes import overrides_of, to_json
 from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, Difference, compare
@@ -160,12 +160,8 @@ def write_best(result: SweepResult, runs: Runs) -> Path | None:
     config = runs.request.config_of(runs.points[result.best.number]).model_copy(update={"run_dir": run_dir})
     path = runs.request.home / BEST
     lines = comment(_provenance(result, result.best))
-    replace_file(path, ("\n".join(lines) + "\n" + _as_yaml(config)).encode())
+    replace_file(path, ("\n".join(lines) + "\n" + dump_config(config, full=False)).encode())
     return path
-
-
-def _as_yaml(config: Config) -> str:
-    return dump_config(config, full=False)
 
 
 def _provenance(result: SweepResult, best: Setting) -> Sequence[str]:
