@@ -53,9 +53,6 @@ class DirectoryLock:
                 if write:
                     os.ftruncate(self._descriptor, 0)
                     write_all(self._descriptor, json.dumps(_holder()).encode() + b"\n")
-        except LockedError:
-            os.close(self._descriptor)
-            raise
         except BaseException:
             self.release()
             raise

@@ -1,6 +1,6 @@
 """One run, examined: are its files whole, do they belong together, is its model sound, where would it go on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from shlex import quote
 
@@ -27,8 +27,7 @@ def examine(path: Path, note: Notify) -> Iterator[Check]:
         yield from _examine_checkpoints([path])
         return
     paths = list_checkpoints(path)
-    intact: list[Checkpoint] = []
-    yield from _examine_checkpoints(paths, intact)
+    intact = yield from _examine_checkpoints(paths)
     yield _passes("files", lambda: _describe_files(path))
     yield _passes("logs", lambda: _describe_logs(path))
     yield _passes("tokenizer", lambda: _describe_tokenizer(path, intact))
@@ -39,22 +38,22 @@ def examine(path: Path, note: Notify) -> Iterator[Check]:
         yield from check_kernels()
 
 
-def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = None) -> Iterator[Check]:
-    """Each checkpoint, newest first; the model of the newest intact one. `intact` takes those that are."""
-    checkpoints: list[Checkpoint] = [] if intact is None else intact
+def _examine_checkpoints(paths: list[Path]) -> Generator[Check, None, list[Checkpoint]]:
+    """Each checkpoint, newest first; the model of the newest intact one. Returns those that are intact."""
+    intact: list[Checkpoint] = []
     for path in paths:
 
         def describe(path: Path = path) -> str:
             checkpoint = load(path)
             require_finite(checkpoint.model_tensors, "weight")
             require_finite(checkpoint.optimizer_tensors(), "optimizer state")
-            checkpoints.append(checkpoint)
+            intact.append(checkpoint)
             return f"checksums match, all numbers finite, weights sha256 {checkpoint.weights_sha256[:16]}"
 
         yield _passes(path.name, describe)
-    if checkpoints:
+    if intact:
         try:
-            model = build_verified(checkpoints[0]).eval()
+            model = build_verified(intact[0]).eval()
         except UserError as error:
             yield Check("model", False, error.message)
         else:
@@ -63,6 +62,7 @@ def _examine_checkpoints(paths: list[Path], intact: list[Checkpoint] | None = No
             else:
                 yield check_causality(model)
                 yield check_cache(model)
+    return intact
 
 
 def _passes(name: str, describe: Callable[[], str]) -> Check:

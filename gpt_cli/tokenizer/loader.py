@@ -34,7 +34,7 @@ def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
     """
     path = _find(path)
     try:
-        return _parse_file(path, _read(path), pattern)
+        return _parse_file(path, read_file(path, limit=_MAX_SIZE), pattern)
     except ValueError as error:
         raise UserError(
             f"this is no tokenizer that gpt can use: {shorten(str(error), 200, placeholder=' ...')}",
@@ -59,23 +59,16 @@ def _find(path: Path) -> Path:
     return candidates[0]
 
 
-def _read(path: Path) -> bytes:
-    return read_file(path, limit=_MAX_SIZE)
-
-
 def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
     if is_tiktoken(data):
         return BPETokenizer(read_tiktoken(data, pattern))
     text = data.decode()
     if text.startswith("#version"):
-        return _parse_gpt2(_load_json(_read_sibling(path)), text)
+        return BPETokenizer(read_gpt2_files(_load_json(_read_sibling(path)), text))
     file = _load_json(text)
-    is_encoder = bool(file) and all(type(value) is int for value in file.values())
-    return _parse_gpt2(file, _read_sibling(path)) if is_encoder else _parse_json(file)
-
-
-def _parse_gpt2(encoder: dict[str, Any], merges: str) -> Tokenizer:
-    return BPETokenizer(read_gpt2_files(encoder, merges))
+    if file and all(type(value) is int for value in file.values()):
+        return BPETokenizer(read_gpt2_files(file, _read_sibling(path)))
+    return _parse_json(file)
 
 
 def _read_sibling(path: Path) -> str:
@@ -85,7 +78,7 @@ def _read_sibling(path: Path) -> str:
     partner = path.with_name(_SIBLINGS[path.name])
     if not partner.is_file():
         raise ValueError(f"it is one half of GPT-2's, and {partner.name} is not beside it")
-    return _read(partner).decode()
+    return read_file(partner, limit=_MAX_SIZE).decode()
 
 
 def _parse_json(file: dict[str, Any]) -> Tokenizer:
