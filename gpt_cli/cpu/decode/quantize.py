@@ -1,11 +1,11 @@
 """Weights rounded to the formats of the kernel: fp32, bf16, or int8."""
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from gpt_cli.cpu.decode.weights import Array, LayerWeights, Weights, nearest_bf16
+from gpt_cli.cpu.decode.weights import Array, Weights, nearest_bf16
 
 WeightDtype = Literal["fp32", "bf16", "int8"]
 FORMATS: tuple[WeightDtype, ...] = ("fp32", "bf16", "int8")
@@ -17,15 +17,12 @@ def fake_quantize(weights: Weights, format: WeightDtype) -> Weights:
     """The weights with their matrices rounded to `format`, in fp32."""
     matrices = ("qkv", "out", "up", "down")
     layers = tuple(
-        LayerWeights(**{f.name: getattr(layer, f.name) for f in fields(layer)}
-                     | {name: _round(getattr(layer, name), format) for name in matrices})
-        for layer in weights.layers
-    )  # fmt: skip
-    values = {f.name: getattr(weights, f.name) for f in fields(weights)}
-    values |= {"layers": layers, "head": _round(weights.head, format)}
-    if format != "fp32":
-        values |= {"activation_qmax": _ACTIVATION_QMAX if format == "int8" else "bf16", "kv_qmax": _KV_QMAX}
-    return Weights(**values)
+        replace(layer, **{name: _round(getattr(layer, name), format) for name in matrices}) for layer in weights.layers
+    )
+    rounded = replace(weights, layers=layers, head=_round(weights.head, format))
+    if format == "fp32":
+        return rounded
+    return replace(rounded, activation_qmax=_ACTIVATION_QMAX if format == "int8" else "bf16", kv_qmax=_KV_QMAX)
 
 
 def _round(matrix: Array, format: WeightDtype) -> Array:
