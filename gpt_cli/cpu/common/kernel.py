@@ -10,11 +10,12 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpt_cli.cpu.common import compiler as compilers
 from gpt_cli.cpu.common.build_store import BuildRecord, DamagedLibraryError, Store
@@ -31,6 +32,7 @@ __all__ = [
     "KernelUnavailable",
     "WrongKernel",
     "build_in_background",
+    "declare",
     "find_compiler",
     "load_kernel",
     "no_build_cache",
@@ -109,6 +111,13 @@ def load_kernel(
         assert job.error is not None
         raise job.error
     return job.library
+
+
+def declare(library: ctypes.CDLL, functions: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
+    """Tell ctypes the types of the `functions` of `library`: {name: (result, arguments)}."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
 
 
 def build_in_background(kernel: Kernel = DECODER) -> None:

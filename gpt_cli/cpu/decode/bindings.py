@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 
 from gpt_cli.cpu.common.c_model import MODEL_FIELDS, model_fields
-from gpt_cli.cpu.common.kernel import load_kernel
+from gpt_cli.cpu.common.kernel import declare, load_kernel
 from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
 from gpt_cli.cpu.decode.weights import Weights
 from gpt_cli.errors import Notify
@@ -54,34 +54,31 @@ class Sampling(ctypes.Structure):  # Sampling in sampling.h
     ]
 
 
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
+_FUNCTIONS = {
+    "gpt_open": (_POINTER, (_POINTER, _POINTER)),
+    "gpt_close": (None, (_POINTER,)),
+    "gpt_begin": (_POINTER, (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER)),
+    "gpt_end": (None, (_POINTER,)),
+    "gpt_write": (_INT, (_POINTER, _INT, _INT, _POINTER, _POINTER)),
+    "gpt_stop": (None, (_POINTER, _INT)),
+    "gpt_draft": (_INT, (_POINTER, _POINTER, _POINTER, _INT, _INT)),
+    "gpt_draft_stats": (None, (_POINTER, _POINTER)),
+    "gpt_score": (None, (_POINTER, _POINTER, _INT, _POINTER)),
+    "gpt_open_batch": (_POINTER, (_POINTER,)),
+    "gpt_close_batch": (None, (_POINTER,)),
+    "gpt_join": (_POINTER, (_POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _INT, _INT)),
+    "gpt_leave": (None, (_POINTER,)),
+    "gpt_seat_logits": (_POINTER, (_POINTER,)),
+    "gpt_accept": (None, (_POINTER, _INT)),
+    "gpt_step_batch": (None, (_POINTER, _POINTER, _INT, _INT, _INT, _POINTER)),
+}
+
+
 def load_library(note: Notify, *, anew: bool = False) -> ctypes.CDLL:
     """The decoder's functions, compiled `anew` or as `load_kernel` finds them. Raises KernelUnavailable."""
     library = load_kernel(anew=anew, note=note)
-    for name, result, arguments in (
-        ("gpt_open", ctypes.c_void_p, 2),
-        ("gpt_close", None, 1),
-        ("gpt_begin", ctypes.c_void_p, 6),
-        ("gpt_end", None, 1),
-        ("gpt_write", ctypes.c_int32, 5),
-        ("gpt_stop", None, 2),
-        ("gpt_draft", ctypes.c_int32, 5),
-        ("gpt_draft_stats", None, 2),
-        ("gpt_score", None, 4),
-        ("gpt_open_batch", ctypes.c_void_p, 1),
-        ("gpt_close_batch", None, 1),
-        ("gpt_join", ctypes.c_void_p, 8),
-        ("gpt_leave", None, 1),
-        ("gpt_seat_logits", ctypes.c_void_p, 1),
-        ("gpt_accept", None, 2),
-        ("gpt_step_batch", None, 6),
-    ):
-        getattr(library, name).restype = result
-        integer_arguments = {"gpt_begin": {1}, "gpt_write": {1, 2}, "gpt_stop": {1}}
-        integer_arguments |= {"gpt_draft": {3, 4}, "gpt_score": {2}, "gpt_accept": {1}}
-        integer_arguments |= {"gpt_join": {2, 3, 5, 6, 7}, "gpt_step_batch": {2, 3, 4}}
-        getattr(library, name).argtypes = [
-            ctypes.c_int32 if i in integer_arguments.get(name, ()) else ctypes.c_void_p for i in range(arguments)
-        ]
+    declare(library, _FUNCTIONS)
     return library
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+from gpt_cli.cpu.common.kernel import KernelUnavailable, declare, load_kernel
 from gpt_cli.cpu.train.build_settings import KERNELS, has_bf16_products
 from gpt_cli.errors import Notify
 
@@ -16,6 +16,25 @@ class Backend(ctypes.Structure):
     """`Backend` of gemm.h: what computes matrix products."""
 
     _fields_ = (("sgemm", ctypes.c_void_p), ("set_threads", ctypes.c_void_p), ("amx", ctypes.c_int))
+
+
+_POINTER, _INT, _FLOAT, _SEED = ctypes.c_void_p, ctypes.c_int, ctypes.c_float, ctypes.c_uint64
+_FUNCTIONS = {
+    "pack_weights": (None, (_POINTER, _INT)),
+    "amx_available": (_INT, ()),
+    "workspace_bytes": (ctypes.c_size_t, (_POINTER, _INT, _INT, _INT)),
+    "loss_and_gradients": (
+        ctypes.c_double,
+        (*(_POINTER, _POINTER, _POINTER, _INT, _INT, _INT, _INT, _FLOAT, _SEED), *(_POINTER, _POINTER, _INT)),
+    ),
+    "draw_dropout": (None, (_POINTER, _SEED, _INT, _POINTER)),
+    "draw_attention_dropout": (None, (_POINTER, _SEED, _INT, _INT, _POINTER)),
+    "muon_workspace_bytes": (ctypes.c_size_t, (ctypes.c_long, ctypes.c_long)),
+    "muon_update": (
+        None,
+        (*(_POINTER, _POINTER, _INT, _POINTER, _INT), *(_FLOAT, _FLOAT, _FLOAT), *(_POINTER, ctypes.c_size_t, _INT)),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,7 @@ class NativeLibrary:
             )
         backend = Backend() if bf16 else _blas_of_torch()
         calls = load_kernel(KERNELS[bf16], anew=anew, note=note)
-        _declare(calls)
+        declare(calls, _FUNCTIONS)
         backend.amx = calls.amx_available()
         return cls(calls, backend, dtype)
 
@@ -48,25 +67,6 @@ def _blas_of_torch() -> Backend:
     except (OSError, AttributeError) as error:
         raise KernelUnavailable("this build of torch brings no MKL, by which it multiplies in fp32") from error
     return Backend(*(ctypes.cast(function, ctypes.c_void_p) for function in functions))
-
-
-def _declare(calls: ctypes.CDLL) -> None:
-    pointer, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-    calls.pack_weights.argtypes, calls.pack_weights.restype = (pointer, integer), None
-    calls.amx_available.argtypes, calls.amx_available.restype = (), integer
-    calls.workspace_bytes.argtypes, calls.workspace_bytes.restype = (pointer, integer, integer, integer), size
-    calls.loss_and_gradients.argtypes = (
-        *(pointer, pointer, pointer, integer, integer, integer, integer, ctypes.c_float, ctypes.c_uint64),
-        *(pointer, pointer, integer),
-    )
-    calls.loss_and_gradients.restype = ctypes.c_double
-    calls.draw_dropout.argtypes, calls.draw_dropout.restype = (pointer, ctypes.c_uint64, integer, pointer), None
-    calls.draw_attention_dropout.argtypes = (pointer, ctypes.c_uint64, integer, integer, pointer)
-    calls.draw_attention_dropout.restype = None
-    calls.muon_workspace_bytes.argtypes, calls.muon_workspace_bytes.restype = (ctypes.c_long, ctypes.c_long), size
-    settings = (ctypes.c_float,) * 3
-    calls.muon_update.argtypes = (pointer, pointer, integer, pointer, integer, *settings, pointer, size, integer)
-    calls.muon_update.restype = None
 
 
 def address(tensor: Tensor | None) -> int | None:
