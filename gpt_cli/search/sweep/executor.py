@@ -34,9 +34,22 @@ class RunTask:
     config: Config
 
     @property
+    def run_dir(self) -> Path:
+        assert self.config.run_dir is not None
+        return Path(self.config.run_dir)
+
+    @property
     def work(self) -> float:
         """An estimate of its computation, used only as a ratio to that of other runs."""
         return self.config.train.steps * step_work(self.config)
+
+    def outcome(self, *, ended: bool = False) -> Outcome:
+        """See `read_outcome`."""
+        return read_outcome(self.run_dir, self.config.train.steps, ended=ended)
+
+    def share(self, outcome: Outcome) -> float:
+        """The share of its steps at `outcome`."""
+        return outcome.steps / max(1, self.config.train.steps)
 
 
 class RunSource(Protocol):
@@ -125,8 +138,8 @@ def execute(
                 continue
             _record_end(end, source, execution, progress, note, interrupted=request.received is not None)
         for name in pool.running:
-            outcome = read_outcome(_run_dir(execution.tasks[name]), execution.tasks[name].config.train.steps)
-            progress.reached(name, outcome.steps / max(1, execution.tasks[name].config.train.steps))
+            outcome = execution.tasks[name].outcome()
+            progress.reached(name, execution.tasks[name].share(outcome))
             if source.pruned_at(name, outcome, execution.outcomes) is not None:
                 pool.stop(name)
         progress.tell(note)
@@ -135,7 +148,7 @@ def execute(
 def _begin(
     task: RunTask, source: RunSource, pool: RunPool, limits: RunLimits, execution: Execution, progress: "Progress"
 ) -> None:
-    outcome = _settle(task, read_outcome(_run_dir(task), task.config.train.steps), source, execution.outcomes)
+    outcome = _settle(task, task.outcome(), source, execution.outcomes)
     if not outcome.is_final:
         if limits.max_runs is not None and len(execution.tasks) >= limits.max_runs:
             execution.left = f"--max-runs {limits.max_runs} is reached"
@@ -157,7 +170,7 @@ def _ends_late(task: RunTask, jobs: int, budget: float, execution: Execution, el
     if not ended:
         return elapsed > budget
     spent = sum(outcome.seconds for _, outcome in ended)
-    pace = spent / sum(other.work * outcome.steps / max(1, other.config.train.steps) for other, outcome in ended)
+    pace = spent / sum(other.work * other.share(outcome) for other, outcome in ended)
     running = [other.work for name, other in execution.tasks.items() if name not in execution.outcomes]
     return elapsed + pace * task.work > budget or spent + pace * (sum(running) + task.work) > budget * jobs
 
@@ -177,8 +190,7 @@ def _record_end(
     end: RunEnd, source: RunSource, execution: Execution, progress: "Progress", note: Notify, *, interrupted: bool
 ) -> None:
     task = execution.tasks[end.name]
-    outcome = read_outcome(_run_dir(task), task.config.train.steps, ended=end.exit_code == 0)
-    outcome = _settle(task, outcome, source, execution.outcomes)
+    outcome = _settle(task, task.outcome(ended=end.exit_code == 0), source, execution.outcomes)
     if not outcome.is_final and (end.error is not None or not interrupted):
         outcome = replace(outcome, state="failed", error=end.error or "it was interrupted")
     if not outcome.is_final:
@@ -198,7 +210,7 @@ def _settle(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mappin
     step = source.pruned_at(task.name, outcome, outcomes)  # also if it failed: that may have happened later
     if step is None:
         return outcome
-    _record_pruning(_run_dir(task), step)
+    _record_pruning(task.run_dir, step)
     return outcome.pruned(step)
 
 
@@ -213,11 +225,6 @@ def _record_pruning(run_dir: Path, step: int) -> None:
         return
 
 
-def _run_dir(task: RunTask) -> Path:
-    assert task.config.run_dir is not None
-    return Path(task.config.run_dir)
-
-
 class Progress:
     """The share of the work that is done, and the remaining time at the pace of this process."""
 
@@ -230,7 +237,7 @@ class Progress:
 
     def begun(self, task: RunTask, outcome: Outcome) -> None:
         """Count a run that had got as far as `outcome` before this process started."""
-        share = 1.0 if outcome.is_final else outcome.steps / max(1, task.config.train.steps)
+        share = 1.0 if outcome.is_final else task.share(outcome)
         self._work[task.name], self._share[task.name], self._before[task.name] = task.work, share, share
 
     @property
@@ -258,7 +265,7 @@ class Progress:
         done, before = self._sum(self._share), self._sum(self._before)
         if total <= 0 or done - before < _MIN_SHARE * max(total - before, 1e-9):
             return None
-        return max(0.0, total - done) * (self._clock() - self._started) / (done - before)
+        return max(0.0, total - done) * self.elapsed / (done - before)
 
     def _sum(self, shares: Mapping[str, float]) -> float:
         return sum(share * self._work[name] for name, share in shares.items())

@@ -17,12 +17,12 @@ from gpt_cli.search.sweep.search_source import SearchSource
 from gpt_cli.search.sweep.sweep import (
     PLAN,
     Runs,
+    SweepPlan,
     SweepRequest,
     check_home,
     grid_source,
     make_plan,
     open_plan,
-    read_plan,
 )
 from gpt_cli.search.sweep.sweep_result import SweepResult, collect, write_best
 
@@ -67,7 +67,7 @@ def run_sweep(
         plan = open_plan(request.home, plan)
         runs = Runs(request, plan, base)
         source = SearchSource(runs) if request.is_search else grid_source(runs)
-        note(_opening(request, source.total_runs, jobs, plan.threads))
+        note(_opening(request, plan, source.total_runs, jobs))
         with RunPool(jobs, devices if len(devices) > 1 else ()) as pool:
             limits = RunLimits(budget, None if request.is_search else max_runs)
             execution = execute(source, pool, limits, stop, note)
@@ -76,8 +76,7 @@ def run_sweep(
         return Finished(result, write_best(result, runs), stop.received and 128 + stop.received)
 
 
-def _opening(request: SweepRequest, runs: int, jobs: int, threads: int | None) -> str:
-    plan = read_plan(request.home)
+def _opening(request: SweepRequest, plan: SweepPlan, runs: int, jobs: int) -> str:
     if request.is_search:
         kind = f"a search of {plan.trials} runs"
     elif request.axes:
@@ -86,7 +85,7 @@ def _opening(request: SweepRequest, runs: int, jobs: int, threads: int | None) -
         kind = "no key is varied, so it says how far seeds alone move the loss"
     seeds = f"{request.seeds} seed{'s' * (request.seeds != 1)}"
     concurrency = "one after the other" if jobs == 1 else f"{jobs} side by side"
-    each = "" if threads is None else f", {threads} thread{'s' * (threads != 1)} each"
+    each = "" if plan.threads is None else f", {plan.threads} thread{'s' * (plan.threads != 1)} each"
     return f"sweep: {kind}, {seeds}: {runs} runs, {concurrency}{each}\n  in {request.home}"
 
 

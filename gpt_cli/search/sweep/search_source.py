@@ -118,9 +118,9 @@ def read_trials(runs: Runs) -> list[dict[str, str]]:
         return []
     try:
         drawn: list[dict[str, str]] = json.loads(read_file(path, _LIMIT))
-        texts = [text for point in drawn for text in point.values()]
-        is_whole = all(point.keys() == keys for point in drawn) and all(isinstance(text, str) for text in texts)
-        is_whole = is_whole and isinstance(drawn, list)
+        is_whole = isinstance(drawn, list) and all(
+            point.keys() == keys and all(isinstance(text, str) for text in point.values()) for point in drawn
+        )
     except (ValueError, TypeError, AttributeError):
         is_whole = False
     if not is_whole:

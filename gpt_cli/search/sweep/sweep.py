@@ -112,10 +112,7 @@ def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
     if lines:
         raise RequestError(f"{home} is a sweep of another request{''.join(lines)}", hint=_ANOTHER)
     if saved.trials is not None and saved.seeds != plan.seeds:
-        raise RequestError(
-            f"{home} is a search with --seeds {saved.seeds}, not {plan.seeds}",
-            hint="choose another directory: --out DIR",
-        )
+        raise RequestError(f"{home} is a search with --seeds {saved.seeds}, not {plan.seeds}", hint=_ANOTHER)
     return replace(saved, seeds=plan.seeds)
 
 

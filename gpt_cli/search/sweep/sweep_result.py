@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +123,7 @@ def collect(
     settings.sort(key=lambda setting: (len(setting.losses) < most_seeds, _order(setting), setting.number))
     differences = compare([setting.losses for setting in settings], 0) if settings and settings[0].losses else []
     ranked = [
-        Setting(setting.number, setting.values, setting.losses, setting.searched, setting.failed, difference)
+        replace(setting, difference=difference)
         for setting, difference in zip(settings, differences or [None] * len(settings), strict=True)
     ]
     ranked.sort(key=_order)
