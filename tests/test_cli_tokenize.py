@@ -12,7 +12,7 @@ from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.files import cache_dir
 from gpt_cli.tokenizer import CharTokenizer, load_tokenizer
-from tests.support.command import Answer, Run, in_process
+from tests.support.command import Run, as_json, in_process
 
 TEXT = "".join(f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(200))
 
@@ -24,12 +24,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     Path("mice.txt").write_text(TEXT)
 
     return in_process(capsys)
-
-
-def as_json(answer: Answer) -> dict[str, Any]:
-    assert answer.code == 0, answer.err
-    value: dict[str, Any] = json.loads(answer.out)
-    return value
 
 
 def test_the_table_tells_sizes_per_split_and_the_vocabulary(run: Run) -> None:

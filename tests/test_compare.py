@@ -18,7 +18,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.report.tokenizer_table import columns, draw_comparison
 from gpt_cli.tokenizer import CharTokenizer
-from tests.support.command import Answer, Run, in_process
+from tests.support.command import Run, as_json, in_process
 
 TEXT = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe. Größe!\n" for n in range(200)
@@ -32,12 +32,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     Path("mice.txt").write_text(TEXT)
 
     return in_process(capsys, "tokenize", "mice.txt")
-
-
-def as_json(answer: Answer) -> dict[str, Any]:
-    assert answer.code == 0, answer.err
-    value: dict[str, Any] = json.loads(answer.out)
-    return value
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Any bytes, any store, any name: tokens that say the text, or one clear error and nothing half-written."""
 
-import hashlib
 import os
 import random
 import shutil
@@ -19,6 +18,7 @@ from gpt_cli.corpus.sources import read_documents
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import CharTokenizer, train_tokenizer
+from tests.test_corpus_store import reseal
 
 pytestmark = pytest.mark.robust
 
@@ -160,13 +160,6 @@ def test_what_is_no_file_of_text_is_refused_and_leaves_nothing(tmp_path: Path, m
 
 
 # Token stores
-
-
-def reseal(path: Path) -> None:
-    """Make SHA256SUMS right again, so that the deeper checks are reached."""
-    names = sorted(set(os.listdir(path)) - {"SHA256SUMS"})
-    sums = [f"{hashlib.sha256((path / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
-    (path / "SHA256SUMS").write_text("".join(sums))
 
 
 def damage(order: random.Random, path: Path, other_store: Path) -> None:

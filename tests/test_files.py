@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from gpt_cli import files
 from gpt_cli.errors import UserError
 from gpt_cli.files import AppendOnlyFile, DamagedError, DirectoryLock, DiskError, ExistsError, LockedError
+from tests.support.lock import locked_elsewhere
 
 CONTENTS = {"a.bin": bytes(range(256)), "b.txt": b"text\n", "empty": b""}
 
@@ -455,22 +456,9 @@ def test_rewriting_goes_on_in_the_new_file(tmp_path: Path) -> None:
 
 # The lock
 
-HOLD = """
-import sys; from pathlib import Path; from gpt_cli.files import DirectoryLock
-lock = DirectoryLock(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()
-"""
-
 
 def test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    with locked_elsewhere(tmp_path) as holder:
         with pytest.raises(LockedError, match=rf"another process .* \(process {holder.pid} on .*, since 2"):
             DirectoryLock(tmp_path)
         holder.kill()

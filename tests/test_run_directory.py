@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from gpt_cli.files import DiskError, LockedError
 from gpt_cli.run import checkpoint
 from gpt_cli.run.directory import RunDirectory, find_run
 from gpt_cli.tokenizer import CharTokenizer, Tokenizer
+from tests.support.lock import locked_elsewhere
 
 TOKENIZER = CharTokenizer("ab\n")
 
@@ -235,24 +235,11 @@ def test_a_damaged_file_of_a_run_is_an_error_for_the_user(tmp_path: Path, name: 
 
 # One writer
 
-HOLD = """
-import sys; from pathlib import Path; from gpt_cli.files import DirectoryLock
-lock = DirectoryLock(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()
-"""
-
 
 def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     open_run(run_dir).close()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run_dir)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    with locked_elsewhere(run_dir) as holder:
         before = tree(run_dir)
         with pytest.raises(LockedError, match=f"process {holder.pid} on"):
             open_run(run_dir)

@@ -1,7 +1,9 @@
 """`gpt` in this process, and what it says."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,13 @@ class Answer:
     code: int
     out: str
     err: str
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """What a command that succeeded printed with --json."""
+    assert answer.code == 0, answer.err
+    value: dict[str, Any] = json.loads(answer.out)
+    return value
 
 
 Run = Callable[..., Answer]
