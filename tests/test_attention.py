@@ -12,6 +12,7 @@ from gpt_cli.model.attention import (
     causal_mask,
     reference_attention,
 )
+from tests.support.tensors import assert_equal_with_gradients
 
 SHAPES = [  # queries, keys
     pytest.param(7, 7, id="T=S"),
@@ -56,14 +57,7 @@ def test_attention_equals_the_reference_and_so_do_its_gradients(n_kv_head, windo
     inputs = random_qkv(n_query, n_key, n_kv_head=n_kv_head)
     expected = reference_attention(*inputs, window=window, slopes=slopes)
     actual = causal_attention(*inputs, window=window, slopes=slopes)
-    torch.testing.assert_close(actual, expected)
-    weights = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
-    for a, e in zip(
-        torch.autograd.grad((actual * weights).sum(), inputs),
-        torch.autograd.grad((expected * weights).sum(), inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, e)
+    assert_equal_with_gradients(actual, expected, inputs)
 
 
 @pytest.mark.parametrize("backend", [causal_attention, reference_attention])

@@ -10,22 +10,12 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.layers import GatedMLP, RMSNorm
 from gpt_cli.model.position import Rotary, rotary_frequencies
 from gpt_cli.runtime.device import Runtime
+from tests.support.tensors import assert_equal_with_gradients
 
 
 def random(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
-
-
-def assert_equal_with_gradients(actual: Tensor, expected: Tensor, inputs: tuple[Tensor, ...]) -> None:
-    torch.testing.assert_close(actual, expected)
-    weights = torch.linspace(-1, 1, expected.numel(), dtype=expected.dtype).view_as(expected)
-    for a, e in zip(
-        torch.autograd.grad((actual * weights).sum(), inputs),
-        torch.autograd.grad((expected * weights).sum(), inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, e)
 
 
 @pytest.mark.parametrize("shape", [(5, 8), (2, 3, 4, 8), (1, 1)])

@@ -22,3 +22,10 @@ class ConfigSection(BaseModel):
     """A part of the config: frozen, strict about types, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def given_values(section: Any) -> Mapping[str, Any]:
+    """The values that are set in a section, be it validated or not; of what is no section, none."""
+    if isinstance(section, BaseModel):
+        return section.model_dump(exclude_unset=True)
+    return section if isinstance(section, Mapping) else {}

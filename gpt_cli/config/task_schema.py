@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from gpt_cli.config.section import ConfigSection, Name, Positive
+from gpt_cli.config.section import ConfigSection, Name, Positive, given_values
 
 if TYPE_CHECKING:
     from gpt_cli.config.schema import Config
@@ -30,12 +30,12 @@ class TaskConfig(ConfigSection):
 
 def task_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` of a config, sections by name, with what classes make of the keys of other sections left open."""
-    if _said(values.get("task")).get("kind") != "classes":
+    if given_values(values.get("task")).get("kind") != "classes":
         return dict(values)
     filled = dict(values)
     for section, defaults in (("data", {"format": "labelled"}), ("sample", {"every": None})):
         if isinstance(values.get(section, {}), Mapping | BaseModel):  # anything else is reported for what it is
-            filled[section] = defaults | dict(_said(values.get(section)))
+            filled[section] = defaults | dict(given_values(values.get(section)))
     return filled
 
 
@@ -64,9 +64,3 @@ def task_problem(config: "Config") -> str | None:
         and (task.labels is None or len(task.class_weights) != len(task.labels)),
     }
     return next((f"task.kind classes: {problem}" for problem, is_so in refused.items() if is_so), None)
-
-
-def _said(section: Any) -> Mapping[str, Any]:
-    if isinstance(section, BaseModel):
-        return section.model_dump(exclude_unset=True)
-    return section if isinstance(section, Mapping) else {}

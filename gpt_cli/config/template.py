@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
+from gpt_cli.config.section import given_values
+
 if TYPE_CHECKING:
     from gpt_cli.config.schema import DataConfig
 
@@ -54,7 +56,7 @@ class TurnTemplate:
 
 def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` of a config, sections by name, with the template of its `data` for what `sample` does not say."""
-    data, sample = _said(values.get("data", {})), _said(values.get("sample", {}))
+    data, sample = given_values(values.get("data", {})), given_values(values.get("sample", {}))
     prompt_end, completion_end = data.get("prompt_end", "\x02"), data.get("completion_end", "\x03")
     if data.get("format") not in ("pairs", "chat") or not (
         isinstance(prompt_end, str) and isinstance(completion_end, str)
@@ -73,9 +75,3 @@ def turn(form: str, prompt_end: str, completion_end: str) -> dict[str, Any]:
         suffix = f"{completion_end}{ROLES[-1]}{prompt_end}"
         return {"prefix": f"{ROLES[1]}{prompt_end}", "suffix": suffix, "stop": [completion_end]}
     return {"prefix": "", "suffix": prompt_end, "stop": [completion_end]}
-
-
-def _said(section: Any) -> Mapping[str, Any]:
-    if isinstance(section, BaseModel):
-        return section.model_dump(exclude_unset=True)
-    return section if isinstance(section, Mapping) else {}

@@ -78,6 +78,10 @@ class CorpusText:
         sizes = [member.file.size for member in self.members]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
+    def begins_validation(self, number: int) -> bool:
+        """True if file `number` is the first of `data.val_source`."""
+        return self.members[number].validates and (number == 0 or not self.members[number - 1].validates)
+
     def blocks(self, number: int) -> Iterator[TextBlock]:
         """The blocks of file `number`, at least one. Notes of the reader are passed on until `mute_notes` is called."""
         if self._cache is not None and number in self._cache:

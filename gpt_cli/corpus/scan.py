@@ -111,7 +111,7 @@ def _scan(
     characters = split_bytes = total_bytes = bytes_read = 0
     line_open = False
     for number, member in enumerate(text.members):
-        if member.validates and (number == 0 or not text.members[number - 1].validates):
+        if text.begins_validation(number):
             fingerprint.mark_val_source()
             line_open = False
         file_hash = hashlib.sha256()

@@ -137,7 +137,7 @@ def iter_chunks(
     fingerprint = Fingerprint(hasher)
     position = document = done = 0
     for number, member in enumerate(text.members):
-        if member.validates and (number == 0 or not text.members[number - 1].validates):
+        if text.begins_validation(number):
             fingerprint.mark_val_source()
         is_last_file = number + 1 == len(text.members) or text.members[number + 1].validates != member.validates
         start = position, document

@@ -22,3 +22,15 @@ def relative_error(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> floa
     relative = torch.stack(errors) / norms.clamp(min=_SMALL * float(norms.max()))
     worst = float(relative.nan_to_num(nan=float("inf"), posinf=float("inf")).max())
     return 0.0 if float(norms.max()) == 0.0 and float(torch.stack(errors).max()) == 0.0 else worst
+
+
+def assert_equal_with_gradients(actual: Tensor, expected: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    """Raise AssertionError unless the tensors, and the gradients of a sum of each by `inputs`, are close."""
+    torch.testing.assert_close(actual, expected)
+    weights = torch.linspace(-1, 1, expected.numel(), dtype=expected.dtype).view_as(expected)
+    for a, e in zip(
+        torch.autograd.grad((actual * weights).sum(), inputs),
+        torch.autograd.grad((expected * weights).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, e)
