@@ -17,7 +17,7 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
-from gpt_cli.training.evaluate import MAX_ACTIVATION_ELEMENTS_CPU, MAX_ACTIVATION_ELEMENTS_GPU
+from gpt_cli.training.evaluate import max_batch_size
 from gpt_cli.training.labelled_rows import LabelledRows, pad_rows
 
 
@@ -102,9 +102,7 @@ def class_log_probs(
     Raises UserError if memory is too small for a single text.
     """
     if batch_size is None:
-        on_cpu = runtime.device.type == "cpu"
-        limit = MAX_ACTIVATION_ELEMENTS_CPU if on_cpu else MAX_ACTIVATION_ELEMENTS_GPU
-        batch_size = max(1, limit // (model.config.context_length * 16 * model.config.n_embd))
+        batch_size = max_batch_size(model.config, runtime.device)
     was_training = model.training
     model.eval()
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]))

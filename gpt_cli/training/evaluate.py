@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gpt_cli.config import ModelConfig
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.distributed.world import ALONE, World
@@ -28,7 +29,7 @@ from gpt_cli.training.engine import Engine
 
 # Elements of the widest activation of a forward pass, at most. On a CPU they stay where the caches reach: 8 times as
 # many took half as long again, and more memory than training. Elsewhere there is more to keep busy.
-MAX_ACTIVATION_ELEMENTS_CPU, MAX_ACTIVATION_ELEMENTS_GPU = 2**22, 2**27
+_MAX_ACTIVATION_ELEMENTS_CPU, _MAX_ACTIVATION_ELEMENTS_GPU = 2**22, 2**27
 _MAX_ACTIVATION_ELEMENTS_NATIVE = 2**26  # the C engine splits them further, but reads the weights at each call
 _COUNTED = 2**20  # ids counted at once, at 8 bytes each
 LoadBatch = Callable[[], tuple[Tensor, Tensor]]
@@ -170,11 +171,7 @@ def evaluate(
     """
     context, n = model.config.context_length, dataset.predicted
     if batch_size is None:
-        native = isinstance(engine, NativeEngine)
-        on_cpu = dataset.device.type == "cpu"
-        device_limit = MAX_ACTIVATION_ELEMENTS_CPU if on_cpu else MAX_ACTIVATION_ELEMENTS_GPU
-        limit = _MAX_ACTIVATION_ELEMENTS_NATIVE if native else device_limit
-        batch_size = max(1, limit // (context * 16 * model.config.n_embd))
+        batch_size = max_batch_size(model.config, dataset.device, native=isinstance(engine, NativeEngine))
     was_training, reshard = model.training, getattr(model, "reshard", None)  # a method that `fully_shard` adds
     lockstep = reshard is not None
     model.eval()
@@ -206,6 +203,13 @@ def evaluate(
     for loss in losses:  # one after the other: `sum` rounds differently from Python 3.12 on
         total_loss += loss
     return EvalMetrics(total_loss / n, n, dataset.of_tokens, dataset.characters, dataset.bytes)
+
+
+def max_batch_size(config: ModelConfig, device: torch.device, *, native: bool = False) -> int:
+    """The most contexts of a forward pass on `device`; `native`: by the C engine."""
+    on_device = _MAX_ACTIVATION_ELEMENTS_CPU if device.type == "cpu" else _MAX_ACTIVATION_ELEMENTS_GPU
+    limit = _MAX_ACTIVATION_ELEMENTS_NATIVE if native else on_device
+    return max(1, limit // (config.context_length * 16 * config.n_embd))
 
 
 def batches_of_rank(batches: Sequence[LoadBatch], world: World, *, lockstep: bool) -> list[tuple[int, LoadBatch]]:
