@@ -19,12 +19,11 @@ import typer
 
 from gpt_cli.cli.help_format import help_sections
 from gpt_cli.config.explain import may_change
-from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
+from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, list_type, schema_of, sections
 from gpt_cli.config.schema import INT32_MAX, Config
 
 _NOTE = "<!-- Written by `make reference`. Change the schema or the command, not this page. -->"
 _TYPES = {"integer": "whole number", "number": "number", "string": "text"}
-_LIST_TYPES = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 _WIDTH = 120
 
 
@@ -80,11 +79,10 @@ def _words(schema: dict[str, Any]) -> list[str]:
 
 
 def _list(schema: dict[str, Any]) -> str:
-    items = schema.get("prefixItems", [schema.get("items")])
-    number = f"{len(items)} " if "prefixItems" in schema else ""
-    if "enum" in items[0]:
-        return f"list of {join_or([f'`{word}`' for word in items[0]['enum']])}"
-    return ", each ".join([f"list of {number}{_LIST_TYPES[items[0]['type']]}", *filter(None, [_range(items[0])])])
+    item = schema["prefixItems"][0] if "prefixItems" in schema else schema["items"]
+    if "enum" in item:
+        return f"list of {join_or([f'`{word}`' for word in item['enum']])}"
+    return ", each ".join([list_type(schema), *filter(None, [_range(item)])])
 
 
 def _limits(schema: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from shlex import quote
 
+_EPOCHS = ("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs")
 _NAMES = {
     "model.context_length": ("block_size", "n_ctx", "max_seq_len", "seq_len", "seq_length", "context", "n_positions"),
     "model.n_embd": ("d_model", "hidden_size", "embed_dim", "dim", "width", "n_embed", "embedding_dim"),
@@ -21,7 +22,7 @@ _NAMES = {
     "schedule.kind": ("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"),
     "train.steps": (
         *("max_iters", "max_steps", "iters", "iterations", "num_steps", "n_steps"),
-        *("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"),
+        *_EPOCHS,
     ),
     "train.batch_size": ("batch_size", "batch", "bs", "train_batch_size", "per_device_train_batch_size"),
     "train.micro_batch_size": ("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"),
@@ -60,18 +61,10 @@ def assignment(name: str, key: str, value: str) -> str:
     return f"{key}={quote(value)}"
 
 
-def _epochs(_value: str) -> str:
-    return "train.steps=1000 (the run says how often that reads the text)"
-
-
 def _sinks(value: str) -> str:
     sink = value.lower() if value.lower() in ("wandb", "tensorboard", "csv") else "wandb"
     none = value.lower() in ("none", "false", "no", "0")
     return "log.sinks=[] (as it is without)" if none else f"'log.sinks=[{sink}]'"
-
-
-def _micro_batch(_value: str) -> str:
-    return "train.micro_batch_size=4 (sequences of a pass, which divide train.batch_size; not the number of passes)"
 
 
 def _duration(unit: str, value: str) -> str:
@@ -84,8 +77,13 @@ def _tokenizer(value: str) -> str:
 
 
 _CONVERSIONS: Mapping[str, Callable[[str], str]] = {
-    **dict.fromkeys(("epochs", "epoch", "n_epochs", "num_epochs", "num_train_epochs"), _epochs),
-    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "grad_accum_steps", "accumulate"), _micro_batch),
+    **dict.fromkeys(_EPOCHS, lambda _: "train.steps=1000 (the run says how often that reads the text)"),
+    **dict.fromkeys(
+        _NAMES["train.micro_batch_size"],
+        lambda _: (
+            "train.micro_batch_size=4 (sequences of a pass, which divide train.batch_size; not the number of passes)"
+        ),
+    ),
     **dict.fromkeys(("wandb", "wandb_log", "report_to"), _sinks),
     "tensorboard": lambda _: "'log.sinks=[tensorboard]'",
     **dict.fromkeys(("beta1", "adam_beta1"), lambda value: f"'optim.betas=[{value},0.95]'"),

@@ -133,10 +133,15 @@ def accepted_types(schema: dict[str, Any]) -> list[str]:
     if "enum" in schema:
         return list(schema["enum"])
     if schema["type"] == "array":
-        items = schema.get("prefixItems", [schema.get("items")])
-        number = f"{len(items)} " if "prefixItems" in schema else ""
-        return [f"a list of {number}{_ITEMS[items[0]['type']]}"]
+        return [f"a {list_type(schema)}"]
     return _TYPES[schema["type"]]
+
+
+def list_type(schema: dict[str, Any]) -> str:
+    """The type that the JSON Schema of a list accepts, as text: "list of 2 numbers"."""
+    items = schema.get("prefixItems", [schema.get("items")])
+    number = f"{len(items)} " if "prefixItems" in schema else ""
+    return f"list of {number}{_ITEMS[items[0]['type']]}"
 
 
 def join_or(words: list[str]) -> str:

@@ -194,17 +194,16 @@ def _levels(levels: Sequence[ReferenceLine], axis: Axis, right: float) -> Markup
 def _curve(line: Line, x: Axis, y: Axis) -> Markup:
     points = downsample_minmax(line.points, _MAX_POINTS)
     pixels = [(x.place(float(a)), y.place(float(b))) for a, b in zip(points.x, points.y, strict=True)]
+    path = " ".join(f"{a:.2f},{b:.2f}" for a, b in pixels)
     name = escape(escape_control_chars(line.name))
     if line.kind == "dots":
         dots = Markup("").join(Markup('<circle cx="{:.2f}" cy="{:.2f}" r="3"/>').format(*pixel) for pixel in pixels)
-        path = " ".join(f"{a:.2f},{b:.2f}" for a, b in pixels)
         return Markup('<g class="dots c{}"><polyline points="{}" data-name="{}"/>{}</g>').format(
             line.colour, path, name, dots
         )
     if len(pixels) == 1:
         return Markup('<circle class="only c{}" cx="{:.2f}" cy="{:.2f}" r="3"/>').format(line.colour, *pixels[0])
     data_name = Markup("") if line.kind == "faint" else Markup(' data-name="{}"').format(name)
-    path = " ".join(f"{a:.2f},{b:.2f}" for a, b in pixels)
     return Markup('<polyline class="{} c{}" points="{}"{}/>').format(line.kind, line.colour, path, data_name)
 
 

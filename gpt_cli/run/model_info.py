@@ -75,7 +75,7 @@ def info_of_run(path: Path, note: Notify) -> Info:
 
 def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:
     """The figures of a config whose vocabulary has `vocab_size` ids, and of a checkpoint if there is one."""
-    table = _with_head(parameter_table(config.model, vocab_size), config)
+    table = _parameter_table(config, vocab_size)
     saved = {} if checkpoint is None else _saved(checkpoint)
     return Info(
         path=str(path),
@@ -94,11 +94,12 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
 
 def count_parameters(config: Config, vocab_size: int) -> int:
     """All parameters of the model of `config`, those of the head of its task included."""
-    return sum(elements for _, _, elements in _with_head(parameter_table(config.model, vocab_size), config))
+    return sum(elements for _, _, elements in _parameter_table(config, vocab_size))
 
 
-def _with_head(table: list[tuple[str, tuple[int, ...], int]], config: Config) -> list[tuple[str, tuple[int, ...], int]]:
-    """`table` with the head of the task; of classes that the data will tell there is none yet."""
+def _parameter_table(config: Config, vocab_size: int) -> list[tuple[str, tuple[int, ...], int]]:
+    """`parameter_table` with the head of the task; of classes that the data will tell there is none yet."""
+    table = parameter_table(config.model, vocab_size)
     if config.task.kind == "language":
         return table
     trunk = [row for row in table if row[0] != "head.weight"]
