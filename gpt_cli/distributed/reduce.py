@@ -108,9 +108,11 @@ def contiguous_micro_batches(world: World, leaves: int, rank: int) -> Range:
     return rank * share, (rank + 1) * share
 
 
-def round_robin_micro_batches(world: World, leaves: int, rank: int) -> range:
-    """Equally many, in turn: the leaves that all processes compute at a time are consecutive."""
-    return range(rank, leaves, world.size)
+def micro_batches_of_rank(world: World, leaves: int, *, round_robin: bool) -> range:
+    """The micro-batches that this process computes: in turn, or consecutive ones."""
+    if round_robin:
+        return range(world.rank, leaves, world.size)  # those that all processes compute at a time are consecutive
+    return range(*contiguous_micro_batches(world, leaves, world.rank))
 
 
 def tree_sum(tree: Range, lookup: Lookup, *, keep: bool = False) -> Gradients:

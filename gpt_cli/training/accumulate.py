@@ -9,9 +9,8 @@ from gpt_cli.distributed.reduce import (
     Range,
     combine,
     combine_parts,
-    contiguous_micro_batches,
+    micro_batches_of_rank,
     partial_sums,
-    round_robin_micro_batches,
 )
 from gpt_cli.distributed.world import World
 from gpt_cli.runtime.device import Runtime
@@ -41,11 +40,7 @@ def accumulate_gradients(
     process raises in all.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
-    rank_leaves = (
-        round_robin_micro_batches(world, n, world.rank)
-        if state.shard.is_full
-        else range(*contiguous_micro_batches(world, n, world.rank))
-    )
+    rank_leaves = micro_batches_of_rank(world, n, round_robin=state.shard.is_full)
     losses = torch.zeros(n, device=runtime.device)
     loss_normalizer: int | Tensor = count_targets(micro_batches, world) if has_ignored_targets else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]

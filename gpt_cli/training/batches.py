@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.distributed.reduce import contiguous_micro_batches, round_robin_micro_batches
+from gpt_cli.distributed.reduce import micro_batches_of_rank
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
@@ -84,12 +84,7 @@ class Batches:
 
 def rows_of_rank(rows: Sequence[int], size: int, world: World, *, round_robin: bool) -> list[int]:
     """The rows of this process's micro-batches, of `size` consecutive rows each."""
-    n = len(rows) // size
-    leaves = (
-        round_robin_micro_batches(world, n, world.rank)
-        if round_robin
-        else range(*contiguous_micro_batches(world, n, world.rank))
-    )
+    leaves = micro_batches_of_rank(world, len(rows) // size, round_robin=round_robin)
     return [row for leaf in leaves for row in rows[leaf * size : (leaf + 1) * size]]
 
 
