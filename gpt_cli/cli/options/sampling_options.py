@@ -11,6 +11,7 @@ from gpt_cli.literals import Device
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
+    from gpt_cli.config import SampleConfig
     from gpt_cli.sampling import SamplingOptions, SamplingParams
 
 _DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
@@ -93,6 +94,23 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
     return set_options(**settings)
 
 
+def sampling_params(defaults: "SampleConfig", seed: int | None, options: "SamplingOptions") -> "SamplingParams":
+    """The `defaults` of a run, changed by `options`; without a `seed` a random one.
+
+    Raises RequestError for options that have no say in what comes of it.
+    """
+    from gpt_cli.sampling import SamplingParams, random_seed
+
+    sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
+    refuse_draws_of_search(options, sampling)
+    if (least := options.get("min_new_tokens", 0)) > sampling.max_new_tokens:
+        raise RequestError(
+            f"--min-new-tokens {least} is more than the {sampling.max_new_tokens} tokens that are written",
+            hint=f"--max-new-tokens {least}",
+        )
+    return sampling
+
+
 def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams", prefix: str = "--") -> None:
     """Refuse `options` of drawing that were given where `sampling`, made of them and of a run's config, searches."""
     if options.get("length_penalty") is not None and sampling.beams is None:
@@ -118,16 +136,6 @@ def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n
         note(f"temperature 0 takes the likeliest token: {' and '.join(filters)} {verb} no effect")
     if n > 1:
         note(f"at temperature 0 all {n:,} texts are the same")
-
-
-def refuse_unreached_length(options: "SamplingOptions", sampling: "SamplingParams") -> None:
-    """Refuse `options` that have a text last for more tokens than are written."""
-    least = options.get("min_new_tokens", 0)
-    if least > sampling.max_new_tokens:
-        raise RequestError(
-            f"--min-new-tokens {least} is more than the {sampling.max_new_tokens} tokens that are written",
-            hint=f"--max-new-tokens {least}",
-        )
 
 
 def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:

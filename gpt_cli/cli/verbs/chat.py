@@ -53,7 +53,6 @@ def chat(
     from gpt_cli.config.template import TurnTemplate
     from gpt_cli.run.directory import sample_defaults
     from gpt_cli.run.open_checkpoint import open_checkpoint
-    from gpt_cli.sampling import SamplingParams, random_seed
     from gpt_cli.sampling.conversation import Conversation
 
     if sys.stdin is None:
@@ -61,10 +60,7 @@ def chat(
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     defaults = sample_defaults(path) or saved.config.sample
-    options = opts.sampling_options(arguments)
-    sampling = SamplingParams.from_config(defaults, random_seed() if seed is None else seed).replace(options)
-    opts.refuse_draws_of_search(options, sampling)
-    opts.refuse_unreached_length(options, sampling)
+    sampling = opts.sampling_params(defaults, seed, opts.sampling_options(arguments))
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
     writer = open_generator(saved, device, engine, weights, draft, rows=1)

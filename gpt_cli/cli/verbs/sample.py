@@ -105,16 +105,12 @@ def sample(
 
     from gpt_cli.run.directory import sample_defaults
     from gpt_cli.run.open_checkpoint import open_checkpoint
-    from gpt_cli.sampling import SamplingParams, random_seed
 
-    seed = random_seed() if seed is None else seed
     is_file = run is not None and run.is_file()
     path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt")
     loaded = open_checkpoint(path, note)
     defaults = sample_defaults(path) or loaded.config.sample
-    sampling = SamplingParams.from_config(defaults, seed).replace(options)
-    opts.refuse_draws_of_search(options, sampling)
-    opts.refuse_unreached_length(options, sampling)
+    sampling = opts.sampling_params(defaults, seed, options)
     opts.note_without_draws(options, sampling, n)
     inputs = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
@@ -126,13 +122,13 @@ def sample(
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
     writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
     if as_json:
-        head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": seed, "engine": writer}
+        head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": writer}
         print_json(head | {"samples": _as_objects(next(texts), copies)})
         return
     random = not (sampling.greedy or sampling.searches)
-    note(f"{path}, step {loaded.step:,}" + (f", seed {seed}" if random else ""))
+    note(f"{path}, step {loaded.step:,}" + (f", seed {sampling.seed}" if random else ""))
     if jsonl:
-        _print_lines(zip(whole, texts, strict=True), seed, copies)
+        _print_lines(zip(whole, texts, strict=True), sampling.seed, copies)
     else:
         learned_text = loaded.config.data.format == "text"
         displayed = [one.text if learned_text else f"{entry.text}\n" for one, entry in zip(whole, inputs, strict=True)]
