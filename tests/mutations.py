@@ -290,7 +290,7 @@ MUTATIONS = [
     Mutation(
         "a run that is only ever killed goes on for ever",
         "run/crash_loop.py",
-        (("return _repeated_death(events) or _repeated_kill(events)", "return _repeated_death(events)"),),
+        (("_repeated_death(events) or _repeated_kill(events)", "_repeated_death(events)"),),
         "test_health.py::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
     ),
     Mutation(
