@@ -10,7 +10,8 @@ of `gpt train` is the whole process from the shell, with cold caches: starting, 
 saving. Of the yardstick it is its own clock of its steps, which leaves its evaluation out.
 
 `--cpu` has a row of time to loss and of steps for each level, to which `gpt` (GPT_CPU) and the yardstick's torch, MKL
-and oneDNN are restricted alike; the share is of the best matrix product measured at that level (`gpt bench`).
+and oneDNN are restricted alike; the share is of the best matrix product measured at that level (`gpt bench`). With
+`--only` that part alone is measured at each level.
 
 A record goes to bench/out/training.json; exit code 1 where a figure is below what is asked of it.
 """
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -255,16 +256,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the median counts (default: 3)")
     arguments = parser.parse_args()
     against, text, rounds = arguments.against.resolve(), arguments.text.resolve(), arguments.rounds
+    parts = [arguments.only] if arguments.only else PARTS
     record: dict[str, Any] = {"machine": platform.platform(), "cores": os.cpu_count(), "rounds": rounds}
-    if arguments.cpu:
+    if arguments.cpu and not arguments.only:
         holds = by_level(arguments.cpu, against, text, rounds, record)
         keep(record)
         sys.exit(not holds)
     rows: list[Row] = []
-    for part in [arguments.only] if arguments.only else PARTS:
-        rows += rows_of(part, against, text, rounds, record)
+    for level in arguments.cpu or [None]:
+        figures = record if level is None else record.setdefault(level, {})
+        with restricted(level) if level else nullcontext():
+            level_rows = [row for part in parts for row in rows_of(part, against, text, rounds, figures)]
+        rows += [row._replace(what=f"{level}: {row.what}") if level else row for row in level_rows]
     for row in rows:
-        print(f"{row.what:44} {row.figure:28} {row.asked:18} {'holds' if row.holds else 'falls short'}")
+        print(f"{row.what:55} {row.figure:28} {row.asked:18} {'holds' if row.holds else 'falls short'}")
     keep(record)
     sys.exit(not all(row.holds for row in rows))
 
