@@ -375,7 +375,7 @@ BAD_REQUESTS = {
     "absent device": (["train", "--config", "tiny.yaml", "runtime.device=mps"], 2, "no mps device"),
     "no run": (["eval"], 2, "no run found"),
     "no such run": (["eval", "--run", "nowhere"], 2, "nowhere"),
-    "an empty run": (["eval", "--run", ""], 2, "the current folder is neither a run nor a checkpoint"),
+    "an empty run": (["eval", "--run", ""], 2, "--run is empty, which names nothing"),
     "unknown flag": (["train", "--confg", "tiny.yaml"], 2, "--confg"),
 }  # fmt: skip
 
