@@ -76,7 +76,7 @@ ROWS = (
     *_rows("norms", "model.norm=layernorm", "model.norm_gain=false", "model.norm_position=post", "model.qk_norm=false"),
     *_rows("activation", *(f"model.mlp={kind}" for kind in ("gelu", "relu", "relu2"))),
     *_rows("start", "model.zero_init=false"),
-    *_rows("previous-token heads", "model.previous_token_init=false"),
+    *_rows("previous-token heads", "model.previous_token_init=true"),
     *_rows("head and heads", "model.logit_softcap=15", "model.tie_embeddings=true", "model.n_kv_head=2"),
     *_rows("biases", "model.bias=true"),
     *_rows("shortcuts from the first layer", *SHORTCUTS),

@@ -24,8 +24,7 @@ from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
 from tests.support.waiting import HANG
 
-_USUAL = {"zero_init": False, "previous_token_init": False, "init_std": 0.2}
-SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, **_USUAL)
+SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, zero_init=False, init_std=0.2)
 LETTERS = CharTokenizer("\n abcdefghijklmnopqrstuvwxyz:")
 
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_said_changes_nothing() -> None:
 
 
 def make_run(folder: Path, tokenizer: Tokenizer, sample: SampleConfig | None = None) -> Path:
-    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT, previous_token_init=False)
+    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT)
     torch.manual_seed(0)
     weights = GPT(model, tokenizer.vocab_size).state_dict()
     return save(folder, 3, weights, {}, {}, Config(model=model, sample=sample or SampleConfig()), tokenizer)

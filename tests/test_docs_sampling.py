@@ -71,9 +71,7 @@ def test_every_command_does_what_stands_there(work_dir: Path, capsys: pytest.Cap
         assert [line for line in out.splitlines() if line.startswith("---")] == [
             line for line in expected.splitlines() if line.startswith("---")
         ]
-        for text in (out, expected):  # a model may write the prompt once more
-            samples = re.split(r"^---.*\n", text, flags=re.MULTILINE)
-            assert all(sample.startswith(prompt) for sample in samples if sample)
+        assert out.count(prompt) >= expected.count(prompt) >= 1
         if "--choices" in command:
             choices = arguments[arguments.index("--choices") + 1].split(",")
             for text in (out, expected):

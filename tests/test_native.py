@@ -76,8 +76,7 @@ def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
     """A small model whose every part matters: nothing is zero or one, and weights are large."""
     shape = {"n_layer": 3, "n_head": 4, "n_embd": 32, "context_length": CONTEXT}
     torch.manual_seed(0)
-    initial_weights = {"zero_init": False, "previous_token_init": False, "init_std": 0.2}
-    config = ModelConfig(**{**shape, **initial_weights, **options})
+    config = ModelConfig(**{**shape, "zero_init": False, "init_std": 0.2, **options})
     model = GPT(config, vocab_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():

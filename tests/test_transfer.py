@@ -23,14 +23,10 @@ def batch(step: int) -> torch.Tensor:
     return (start + torch.arange(T + 1)) % V
 
 
-def sizes_after_training(width: int, optim: OptimConfig, is_usual: bool) -> dict[str, float]:
-    """Root mean squares of what the parts of a model give, as changed by STEPS updates.
-
-    `is_usual`: initial weights without previous-token heads.
-    """
+def sizes_after_training(width: int, optim: OptimConfig) -> dict[str, float]:
+    """Root mean squares of what the parts of a model give, as changed by STEPS updates."""
     torch.manual_seed(0)
-    shape = {"n_layer": 2, "n_head": width // 32, "n_embd": width, "context_length": T}
-    model = GPT(ModelConfig(**shape, previous_token_init=not is_usual), V)
+    model = GPT(ModelConfig(n_layer=2, n_head=width // 32, n_embd=width, context_length=T), V)
     modules = {"stream": model.blocks[-1], "attention": model.blocks[0].attention, "mlp": model.blocks[0].mlp}
     outputs: dict[str, torch.Tensor] = {}
     for name, module in {**modules, "logits": model.head}.items():
@@ -45,28 +41,27 @@ def sizes_after_training(width: int, optim: OptimConfig, is_usual: bool) -> dict
     return {name: tensor.square().mean().sqrt().item() for name, tensor in outputs.items()}
 
 
-def growth(optim: OptimConfig, is_usual: bool) -> dict[str, float]:
+def growth(optim: OptimConfig) -> dict[str, float]:
     """How much larger each part's output is in the widest of the models than in the narrowest, or the inverse."""
-    sizes = [sizes_after_training(width, optim, is_usual) for width in WIDTHS]
+    sizes = [sizes_after_training(width, optim) for width in WIDTHS]
     return {name: max(s[name] for s in sizes) / min(s[name] for s in sizes) for name in sizes[0]}
 
 
-@pytest.mark.parametrize("is_usual", [False, True])
-def test_under_muon_four_times_the_width_makes_nothing_in_a_model_twice_as_large(is_usual: bool):
-    assert max(growth(OptimConfig(), is_usual).values()) < 2
+def test_under_muon_four_times_the_width_makes_nothing_in_a_model_twice_as_large():
+    assert max(growth(OptimConfig()).values()) < 2
 
 
 def test_under_adamw_it_makes_it_over_four_times_as_large_so_each_width_wants_a_rate_of_its_own():
-    assert growth(OptimConfig(name="adamw", lr=2e-3), is_usual=True)["stream"] > 4
+    assert growth(OptimConfig(name="adamw", lr=2e-3))["stream"] > 4
 
 
 def test_initial_matrices_multiply_by_the_same_at_any_width_and_an_init_std_is_what_it_says():
     for width in (32, 128, 512):
         torch.manual_seed(0)
-        matrix = GPT(ModelConfig(n_layer=1, n_embd=width, previous_token_init=False), V).blocks[0].attention.qkv.weight
+        matrix = GPT(ModelConfig(n_layer=1, n_embd=width), V).blocks[0].attention.qkv.weight
         gain = (matrix @ torch.randn(width, 1000)).square().mean().sqrt().item()
         assert gain == pytest.approx(0.02 * 128**0.5, rel=0.1)
-        stated = GPT(ModelConfig(n_layer=1, n_embd=width, previous_token_init=False, init_std=0.05), V)
+        stated = GPT(ModelConfig(n_layer=1, n_embd=width, init_std=0.05), V)
         assert {
             name: round(p.std().item(), 2) for name, p in stated.named_parameters() if "qkv" in name or name[0] == "e"
         } == {

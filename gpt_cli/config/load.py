@@ -23,7 +23,7 @@ from gpt_cli.files import check_listed
 from gpt_cli.files.safe_io import how_to_permit
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
-_OLD_DEFAULTS = {"rope_rounding": "power", "previous_token_init": False}
+_OLD_DEFAULTS = {"rope_rounding": "power"}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:

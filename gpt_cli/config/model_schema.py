@@ -68,9 +68,9 @@ class ModelConfig(ConfigSection):
     of matrices times sqrt(128 / n_embd), so that what comes out of them does not grow with the width."""
     zero_init: bool = True
     """Start output projections at zero, so that every block begins as the identity."""
-    previous_token_init: bool = True
-    """Start heads of the first two blocks as previous-token heads, which training else has to find first. For models
-    with rope, qk_norm and norms before sublayers; others start without."""
+    previous_token_init: bool = False
+    """Start heads of the first two blocks as previous-token heads, which training otherwise has to find first. Needs
+    position rope, qk_norm, norm_position pre, causal, an untied head and a head width of 8 or more."""
 
     @property
     def head_dim(self) -> int:
@@ -106,7 +106,21 @@ class ModelConfig(ConfigSection):
             raise ValueError("a layernorm has a gain: model.norm_gain false needs model.norm rmsnorm")
         if self.position == "sinusoidal" and self.n_embd % 2:
             raise ValueError(f"sinusoidal positions need an even model.n_embd, not {self.n_embd}")
+        if self.previous_token_init and (missing := self._missing_for_previous_tokens()):
+            raise ValueError(f"model.previous_token_init needs {missing}")
         if not self.causal and (self.window is not None or self.position == "alibi"):
             option = "model.position alibi" if self.window is None else "model.window"
             raise ValueError(f"{option} looks back: it needs model.causal true")
         return self
+
+    def _missing_for_previous_tokens(self) -> str | None:
+        """What `previous_token_init` lacks: scores of the distance alone, and a channel that is the tokens' own."""
+        conditions = {
+            "model.position rope": self.position == "rope",
+            "model.qk_norm true": self.qk_norm,
+            "model.norm_position pre": self.norm_position == "pre",
+            "model.causal true": self.causal,
+            "model.tie_embeddings false": not self.tie_embeddings,
+            "a head width (model.n_embd / model.n_head) of 8 or more": self.head_dim >= 8,
+        }
+        return next((needed for needed, holds in conditions.items() if not holds), None)

@@ -36,7 +36,7 @@ _QWEN3: Mapping[str, Any] = {
     "tie_embeddings": False,
     "init_std": None,
     "zero_init": True,
-    "previous_token_init": True,
+    "previous_token_init": False,
 }
 
 _MUON: Mapping[str, Any] = {

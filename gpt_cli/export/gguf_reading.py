@@ -129,7 +129,6 @@ def _candidate(layout: Layout, keys: Mapping[str, Any], tensor_types: Mapping[st
         "bias": "blk.0.attn_output.bias" in tensor_types,
         "tie_embeddings": "output.weight" not in tensor_types,
         "zero_init": False,
-        "previous_token_init": False,
     }
     if layout.model_type != "gpt2":
         values["rope_theta"] = read("rope.freq_base", float)

@@ -153,8 +153,7 @@ def _candidate(reader: ConfigReader, keys: Mapping[str, Any], location: str) -> 
             values["mlp_ratio"] = mlp_ratio(mlp_width, values["n_embd"])
         elif reader.width != "n_inner":
             raise UserError(f"it does not say {reader.width}", where=location)
-        initial_weights = {"zero_init": False, "previous_token_init": False}  # there are none
-        config = Config.model_validate({"model": {"bias": False, **initial_weights, **values}}).model
+        config = Config.model_validate({"model": {"bias": False, "zero_init": False, **values}}).model
     except ValidationError as error:
         problem = next(translate_errors(error, ParsedYaml(location, {"model": values})))
         foreign_keys = {**reader.sizes, "mlp_ratio": reader.width, "bias": "attention_bias"}

@@ -14,7 +14,7 @@ from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.layers import Attention, SoftCap, make_mlp, make_norm
 from gpt_cli.model.lm_head import LMHead
 from gpt_cli.model.position import gather_positions, sinusoids
-from gpt_cli.model.previous_token_init import has_previous_token_init, init_previous_token_heads
+from gpt_cli.model.previous_token_init import init_previous_token_heads
 
 BASE_WIDTH = 128
 """The n_embd at which initial weights and learning rates are those of the config; at others they are scaled."""
@@ -118,7 +118,7 @@ def init_weights(model: GPT) -> None:
 
     Matrices and embeddings are normal with `init_std`; the output projections of both sublayers get it over
     sqrt(2 n_layer), or zero under `zero_init`, as are the gates of heads then; biases are zero, gains one. Under
-    `previous_token_init` queries and keys of the first blocks are set.
+    `previous_token_init` queries and keys of the first blocks, and a channel of the embedding, are set.
     """
     config = model.config
     # Without init_std, the scale of a matrix's output does not depend on the width (Yang et al., 2022, table 8).
@@ -133,5 +133,5 @@ def init_weights(model: GPT) -> None:
             nn.init.normal_(parameter, std=matrix_std / math.sqrt(2 * config.n_layer) if is_output else matrix_std)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
-    if has_previous_token_init(config):
+    if config.previous_token_init:
         init_previous_token_heads(model, config.init_std or 0.02, matrix_std)

@@ -2,8 +2,7 @@
 
 Training has to find such previous-token heads first (Olsson et al., 2022, "In-context Learning and Induction Heads");
 vision transformers, too, learn sooner when their heads begin as convolutions (Zheng et al., 2024, "Structured
-Initialization for Attention in Vision Transformers"). Only initial queries and keys are set, which training may change
-like any others.
+Initialization for Attention in Vision Transformers"). These are weights like any others, which training may change.
 
 Shapes: V vocabulary, C n_embd, D head_dim.
 """
@@ -13,32 +12,24 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from gpt_cli.config import ModelConfig
-
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT, Block
 
 BLOCKS = 2
-HEADS = 4  # of each block: the others begin as usual
-
-
-def has_previous_token_init(config: ModelConfig) -> bool:
-    """True if `init_previous_token_heads` is for models of `config`.
-
-    Scores depend on distances through rotary positions, and on nothing else where queries and keys are normalised.
-    """
-    is_scored_by_distance = config.position == "rope" and config.qk_norm and config.head_dim >= 8
-    return config.previous_token_init and is_scored_by_distance and config.norm_position == "pre" and config.causal
+HEADS = 4  # of each block: queries of the others begin as usual
+_OTHERS = 0.3  # of their usual scale: the other weights, which at zero would have no gradient
 
 
 @torch.no_grad()
 def init_previous_token_heads(model: "GPT", embedding_std: float, matrix_std: float) -> None:
-    """Have head i of the first blocks of `model` attend to the token i + 1 back, in place; nothing is drawn.
+    """Have head i, from 0 on, of the first blocks of `model` attend to the token i + 1 back; in place, without drawing.
+
+    `model.config` has what the schema asks of `previous_token_init`: with it, scores depend on distances.
 
     `embedding_std`, `matrix_std`: standard deviations of the other embeddings and matrices.
 
     Channel 0 of the token embeddings is the same for all tokens, with the energy of a whole embedding. Queries and
-    keys made of it alone are the same at all positions but for their rotation, and alike at one distance.
+    keys made of little else are the same at all positions but for their rotation, and alike at one distance.
     """
     config = model.config
     scale = math.sqrt(config.n_embd)  # of a channel that stands for C
@@ -53,9 +44,9 @@ def init_previous_token_heads(model: "GPT", embedding_std: float, matrix_std: fl
         rotated = attention.rotary(is_fast.float().expand(1, 1, n_head + 1, -1), 0)[0, 0]  # (n_head + 1, D)
         heads = attention.qkv.weight.view(-1, config.head_dim, config.n_embd)
         queries, keys, _ = heads.split(attention.heads)
-        for head in range(n_head):
-            # Keys are rotated n_head positions ahead, queries less so by as many as they look back.
-            directions = ((queries[head], rotated[n_head - 1 - head]), (keys[head // group], rotated[n_head]))
-            for rows, direction in directions:
-                rows.zero_()
-                rows[:, 0] = matrix_std * scale * direction
+        # Keys are rotated n_head positions ahead, queries less so by as many as they look back.
+        directions = [(rows, rotated[n_head]) for rows in keys[: math.ceil(n_head / group)]]
+        directions += [(queries[head], rotated[n_head - 1 - head]) for head in range(n_head)]
+        for rows, direction in directions:
+            rows.mul_(_OTHERS)
+            rows[:, 0] = matrix_std * scale * direction

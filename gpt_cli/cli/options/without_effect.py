@@ -17,7 +17,7 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("data.too_long",), "data.format", ("pairs", "chat", "labelled")),
     (("tokenizer.pattern", "tokenizer.train_bytes", "tokenizer.allow_special"), "tokenizer.kind", ("bpe",)),
     (
-        ("model.rope_theta", "model.rope_scaling", "model.rope_rounding", "model.previous_token_init"),
+        ("model.rope_theta", "model.rope_scaling", "model.rope_rounding"),
         "model.position",
         ("rope",),
     ),
