@@ -114,7 +114,7 @@ class ModelConfig(ConfigSection):
         return self
 
     def _missing_for_previous_tokens(self) -> str | None:
-        """What `previous_token_init` lacks: scores of the distance alone, and a channel that is the tokens' own."""
+        """The first condition of `previous_token_init` that this model does not meet; None if it meets all."""
         conditions = {
             "model.position rope": self.position == "rope",
             "model.qk_norm true": self.qk_norm,

@@ -130,7 +130,8 @@ def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]
         if row:
             location = f"{name}:{lines.number}"
             width = len(row) if width is None else width
-            if any(row[width:]):  # of a text that a comma divides only the beginning would be read
+            # Of a text that a comma divides, only the beginning would be read.
+            if any(cell.strip() for cell in row[width:]):
                 raise UserError(
                     f"this row has {len(row)} columns, and the first row {width}",
                     where=location,

@@ -55,7 +55,7 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
             try:
                 objects = list(json_objects(text, name, "prompt"))
             except MissingKeyError as error:
-                error.advise("name the one that is meant prompt in a copy")
+                error.advise("in a copy of the file, rename the one that is meant to prompt")
                 raise
         parsed = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:

@@ -52,7 +52,7 @@ def run_sweep(
     check_home(request.home)
     is_new = not (request.home / PLAN).exists()
     if is_new:
-        check_paths(base.data.source)
+        check_paths([*base.data.sources, *base.data.val_sources])
     _require_optuna(request)
     devices = _devices(base)
     jobs = jobs or (len(devices) or 1 if _on_gpu(base) else default_threads())
