@@ -85,6 +85,9 @@ def configs(draw: st.DrawFn) -> Config:
     model["n_head"] = model["n_kv_head"] * draw(small)
     model["n_embd"] = model["n_head"] * draw(small) * 2
     model["causal"], values["task"] = True, {}  # a classifier's config is in tests/test_classes.py
+    if model["previous_token_init"]:
+        model.update(position="rope", qk_norm=True, norm_position="pre", tie_embeddings=False)
+        model["n_embd"] = model["n_head"] * draw(small) * 8
     model["norm_gain"] |= model["norm"] == "layernorm"
     if model["rope_scaling"] is not None:  # its second number is less than its third
         model["rope_scaling"] = (8.0, draw(small), draw(small) + 4, 64)
