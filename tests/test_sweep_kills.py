@@ -151,6 +151,8 @@ Sweep = Callable[..., dict[str, Any]]
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """`sweep(home, jobs=2, last=7)`: a search in `home`, or the rest of it, to its result or its 7th moment."""
     (tmp_path / "tiny.yaml").write_text(CONFIG)
+    (tmp_path / "text.txt").write_text("a text that is there")
+    monkeypatch.chdir(tmp_path)
     _, axes = parse_axes(["optim.lr=0.0001..0.1", "model.mlp=gelu,relu"])
 
     def run(home: str, *, jobs: int = 2, last: int | None = None, victim: Victim = "all") -> dict[str, Any]:
