@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.search.auto_config import fit_config
+from gpt_cli.search.text_statistics import measure_source
 
 ENGLISH = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(1000)
@@ -41,6 +44,48 @@ def test_a_fitted_config_tokenizes_its_text_and_has_windows_to_train_and_to_vali
     assert not corpus.tokenizer.unknown_characters(config.sample.prompt)
     assert config.run_dir == "runs/x"
     assert all(reasons)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    texts=st.lists(st.text("ab\n", min_size=40, max_size=400), min_size=1, max_size=3),
+    weights=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    test_fraction=st.sampled_from([0.0, 0.1, 0.3]),
+)
+def test_the_tokens_that_a_config_is_fitted_to_are_those_that_are_trained_on(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], weights: list[int], test_fraction: float
+) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    for number, text in enumerate(texts):
+        (folder / f"{number}").write_text(f"{text}c\n", encoding="utf-8")  # which needs no separator
+    sources = [str(folder / f"{number}") for number in range(len(texts))]
+    values = {"data.source": sources, "data.weights": weights[: len(texts)], "data.test_fraction": test_fraction}
+    fitted = measure_source(sources, values, values, has_gpu=False, progress=None)
+    keys = {**values, "data.val_fraction": fitted.values["data.val_fraction"]}
+    data = DataConfig(**{key.removeprefix("data."): value for key, value in keys.items()})
+    corpus = prepare_corpus(data, TokenizerConfig(kind="char"), cache=False, note=lambda _: None)
+    assert fitted.training_tokens == pytest.approx(len(corpus.train), abs=sum(weights))
+    assert fitted.validation_tokens == pytest.approx(len(corpus.val), abs=1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "begin_so"),
+    [
+        ({}, True),
+        ({"model.n_head": 4, "model.n_embd": 32}, True),
+        ({"model.n_head": 8, "model.n_embd": 32}, False),
+        ({"model.position": "learned"}, False),
+        ({"model.tie_embeddings": True}, False),
+        ({"recipe": "classic"}, False),
+        ({"recipe": "modern"}, False),
+    ],
+)
+def test_a_fitted_model_begins_with_previous_token_heads_where_it_can_and_no_recipe_is_asked_for(
+    tmp_path: Path, overrides: dict[str, Any], begin_so: bool
+) -> None:
+    (tmp_path / "x.txt").write_text(ENGLISH)
+    config, _ = fit(tmp_path / "x.txt", **overrides)
+    assert config.model.previous_token_init == begin_so
 
 
 @pytest.mark.robust

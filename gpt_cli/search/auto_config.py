@@ -48,6 +48,8 @@ def fit_config(
     Raises what reading and `TokenStore.open` raise, and RequestError for standard input and for a source that is empty.
     """
     fixed = {**(base or {}), **requested}
+    if fixed.get("tokenizer.vocab_size") is None:  # which is to be chosen
+        fixed.pop("tokenizer.vocab_size", None)
     sources = [requested["data.source"]] if isinstance(requested["data.source"], str) else requested["data.source"]
     _check_sources(sources)
     _check_format(fixed, sources[0])
@@ -64,6 +66,8 @@ def fit_config(
     epochs = steps * tokens_per_step / max(1.0, text.training_tokens)
     chosen |= _choose_regularization(epochs, has_base=base is not None)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
+    if base is None and "recipe" not in fixed:
+        chosen |= _choose_start({**chosen, **fixed})
 
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)
@@ -75,8 +79,6 @@ def _check_sources(sources: Sequence[str]) -> None:
         if any("\ud800" <= character < "\ue000" for character in source):
             hint = "rename it: a config holds UTF-8 alone"
             raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold", hint=hint)
-        if not source:
-            raise RequestError("the TEXT is empty, which names no file")
         if source == "-":
             raise RequestError(
                 "a config cannot be fitted to standard input, which is read once",
@@ -169,6 +171,16 @@ def _choose_cadence(steps: int, tokens_per_step: int, validation_tokens: float) 
         "checkpoint.every": every,
         "sample.every": every,
     }
+
+
+def _choose_start(plan: ConfigValues) -> dict[str, Any]:
+    """Previous-token heads, where a model of this `plan` can have them."""
+    start = {"model.previous_token_init": True}
+    try:
+        _to_config({**plan, **start})
+    except ValueError:
+        return {}
+    return start
 
 
 def _explain(

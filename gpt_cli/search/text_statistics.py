@@ -22,8 +22,9 @@ class TextStatistics:
     """The size of a text in tokens, and the values of the config that it decides."""
 
     tokens: float
-    """In all splits."""
+    """In all splits, those of `data.weights` once."""
     training_tokens: float
+    """As often as `data.weights` has them."""
     validation_tokens: float
     values: ConfigValues
     """Keys of data, tokenizer and sample, and their values."""
@@ -37,8 +38,10 @@ class TextStatistics:
 
 @dataclass
 class _TextCounts:
-    """Counts over the training text of a corpus, repetitions included, unless they say otherwise."""
+    """Counts over the text of a corpus that is to be split, without repetitions, unless they say otherwise."""
 
+    files: list[tuple[int, int]] = field(default_factory=list)
+    """(characters, how often they are trained on) of each file."""
     characters: int = 0
     size: int = 0
     """Bytes."""
@@ -49,7 +52,7 @@ class _TextCounts:
     alphabet: set[str] = field(default_factory=set)
     """Characters of all files."""
     beginning: list[str] = field(default_factory=list)
-    """The first blocks, without repetitions."""
+    """The first blocks."""
 
 
 def measure_source(
@@ -88,7 +91,7 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
         validation_tokens=store.stats["val"].tokens,
         values=values,
         tokenizer_reason=f"{path} has {tokens:,} {tokenizer.kind} tokens.",
-        split_reason=_explain_split(division.val_fraction, division.split),
+        split_reason=f"{store.stats['val'].tokens:,} of them are its validation.",
     )
 
 
@@ -112,13 +115,15 @@ def _measure_text(
     if kind == "bpe":
         tokens = counts.size / estimate_bytes_per_token(beginning, {**values, **fixed})
     values["sample.prompt"] = "\n" if "\n" in alphabet else counts.beginning[0][0]
+    test_fraction = fixed.get("data.test_fraction", 0.0)
+    split = fixed.get("data.split", data.split)
     if data.val_source is None:
         values["data.val_fraction"] = (
             0.1 if characters <= 10 * _VALIDATION_CHARACTERS else round(_VALIDATION_CHARACTERS / characters, 4)
         )
         val_fraction = fixed.get("data.val_fraction", values["data.val_fraction"])
         validation_tokens = tokens * val_fraction
-        split_reason = _explain_split(val_fraction, fixed.get("data.split", data.split))
+        split_reason = _explain_split(val_fraction, test_fraction, split)
     else:
         val_fraction = 0.0
         validation_tokens = counts.validation_characters * tokens / max(1, characters)
@@ -126,7 +131,7 @@ def _measure_text(
         split_reason = f"{counts.validation_characters:,} characters of {which} text are its validation."
     return TextStatistics(
         tokens=tokens,
-        training_tokens=tokens * (1 - val_fraction - fixed.get("data.test_fraction", 0.0)),
+        training_tokens=tokens * _repetitions(counts.files, 1 - val_fraction - test_fraction, split),
         validation_tokens=validation_tokens,
         values=values,
         tokenizer_reason=tokenizer_reason,
@@ -141,6 +146,7 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
     bytes_read = 0
     needs_separator = False  # the document before ended without a newline
     for number, member in enumerate(text.members):
+        before = counts.characters
         for block in text.blocks(number):
             characters = block.text
             bytes_read += len(block.data)
@@ -154,12 +160,32 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
             counts.separators += is_separated
             if counts.characters < _BEGINNING_CHARACTERS:
                 counts.beginning.append(characters)
-            counts.characters += len(characters) * member.weight
-            counts.size += len(block.data) * member.weight
+            counts.characters += len(characters)
+            counts.size += len(block.data)
+        counts.files.append((counts.characters - before, member.weight))
     return counts
 
 
-def _explain_split(val_fraction: float, split: str) -> str:
-    if split == "characters":
-        return f"The last {100 * val_fraction:.3g}% of it is held out for validation."
-    return f"About {100 * val_fraction:.3g}% of its {split} are held out for validation."
+def _repetitions(files: Sequence[tuple[int, int]], training_fraction: float, split: str) -> float:
+    """The characters that are trained on, repetitions included, as a multiple of those of the text.
+
+    `files`: (characters, how often they are trained on) of each. Split by characters, the end of the text is held out.
+    """
+    characters = sum(size for size, _ in files)
+    if split != "characters":
+        return training_fraction * sum(size * weight for size, weight in files) / max(1, characters)
+    trained, left = 0.0, training_fraction * characters
+    for size, weight in files:
+        trained += min(size, left) * weight
+        left -= min(size, left)
+    return trained / max(1, characters)
+
+
+def _explain_split(val_fraction: float, test_fraction: float, split: str) -> str:
+    val, test = f"{100 * val_fraction:.3g}%", f"{100 * test_fraction:.3g}%"
+    if split != "characters":
+        tests = f", {test} for the test" if test_fraction else ""
+        return f"About {val} of its {split} are held out for validation{tests}."
+    if test_fraction:
+        return f"The last {test} of it is held out for the test, the {val} before it for validation."
+    return f"The last {val} of it is held out for validation."

@@ -54,7 +54,8 @@ def shape(base: Config, scale: float) -> tuple[int, int, int]:
     n_embd = max(unit, round(base.model.n_embd * scale / unit) * unit)
     n_layer = max(1, round(base.model.n_layer * math.sqrt(scale)))
     limit = max(1, round(n_embd / base.model.head_dim))
-    n_head = next(heads for heads in range(max(limit, min(base.model.n_head, 2)), 0, -1) if n_embd % (2 * heads) == 0)
+    most_heads = min(max(limit, min(base.model.n_head, 2)), n_embd // unit)  # which previous-token heads need
+    n_head = next(heads for heads in range(most_heads, 0, -1) if n_embd % (2 * heads) == 0)
     return n_layer, n_head, n_embd
 
 
