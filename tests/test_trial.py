@@ -39,6 +39,9 @@ TOGETHER = (
     "an eighth user",
     "a ninth user",
     "a tenth user",
+    "an eleventh user",
+    "a twelfth user",
+    "a thirteenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
@@ -82,6 +85,8 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"twice.jsonl": '{"text": "the king"}\n{"text": "the king", "text": "a shoe"}\n' * 40}
         texts |= {"inner.jsonl": '{"text": "the king", "of": {"text": "a shoe", "text": "a town"}}\n' * 40}
         texts |= {"ragged.csv": "text,label\nthe king,a\nhello, world,b\n" + "the queen,b\n" * 99}
+        texts |= {"two.txt": BOOK}
+        texts |= {"mixed/book.txt": BOOK, "mixed/picture.raw": "\0\1"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ _TYPE = re.compile(r"<(?:list\[)?(int|float|str|path)(?: range)?\]?>")
 
 
 def check_values(command: Any, ctx: Any, arguments: list[str]) -> None:
-    """Raise RequestError for a text or a path that is given by one option several times, and for an empty path.
+    """Raise RequestError for a text or a path that is given by one option several times, and for an empty path or argument.
 
     All but the last would be lost; of numbers and choices it counts, as aliases and scripts that add options to others
     expect. An empty path, which a script has from a variable that is not set, would be the current directory.
@@ -33,8 +33,11 @@ def check_values(command: Any, ctx: Any, arguments: list[str]) -> None:
             raise RequestError(f"{name} is given twice", hint=once)
         value = values[option.name]
         given = value if isinstance(value, list | tuple) else [value]
-        if "" in given and option.type_descriptor.annotation in (Path, list[Path]):
-            name = option.metavar if option.param_type_name == "argument" else max(option.opts, key=len)
+        is_argument = option.param_type_name == "argument"
+        if "" in given and (is_argument or option.type_descriptor.annotation in (Path, list[Path])):
+            name = max(option.opts, key=len)
+            if is_argument:
+                name = option.metavar if option.metavar.isalpha() else "an argument"
             raise RequestError(f"{name} is empty, which names nothing")
 
 

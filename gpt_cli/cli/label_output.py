@@ -64,7 +64,7 @@ def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str
     if not skip and tokenizer.unk_id is None:
         for example in examples:
             if missing := tokenizer.unknown_characters(example.text):
-                error = UnknownCharacters(missing, example.text)
+                error = UnknownCharacters({character: example.text.index(character) for character in missing})
                 error.where = example.where
                 raise error
     return without_unknown(tokenizer, [example.text for example in examples], skip=skip, source="texts")

@@ -38,6 +38,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     if run_dir is not None:
         check_listed(path.parent, [path.name])
     text = read_config_file(path)
+    if run_dir is not None:  # where null is the directory that it lies in
+        overrides = [one for one in overrides if one != "run_dir=null"]
     try:
         config = parse_config(text, str(path), overrides, of_run=run_dir is not None)
     except RequestError as error:

@@ -106,7 +106,7 @@ def format_value(value: object) -> str:
 def _suggest_fix(value: object, words: list[str]) -> str | None:
     """A suggested value, if there is an obvious one."""
     if any(word.startswith("a list of") for word in words) and isinstance(value, str) and value.strip():
-        return f"write a list: [{value.strip()}]"
+        return f"write a list: [{value.strip().strip('[]')}]"
     if isinstance(value, str):
         return _suggest_fix_of_text(value, words)
     if "text" in words and isinstance(value, bool | int | float):
@@ -117,8 +117,8 @@ def _suggest_fix(value: object, words: list[str]) -> str | None:
 
 
 def _suggest_null(key: str, value: object) -> str | None:
-    """The meaning of null where 0 or -1 is refused, which turn things off elsewhere."""
-    meaning = meaning_of_null(key) if value in (0, -1) and not isinstance(value, bool) else None
+    """The meaning of null where 0 or -1 is refused, which turn things off elsewhere, or an empty list."""
+    meaning = meaning_of_null(key) if value in (0, -1, []) and not isinstance(value, bool) else None
     return f"write null, which means: {meaning}" if meaning else None
 
 

@@ -17,7 +17,10 @@ from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.tokenizer import Tokenizer, train_tokenizer
 
-VOCABULARY_HINT = "a tokenizer learned from this very text, or one of bytes or bpe, knows them"
+VOCABULARY_HINT = (
+    "a tokenizer learned from this very text, or one of bytes or bpe, knows them; a model that is trained further"
+    " (train.init_from) keeps its own, and needs a text without them"
+)
 
 
 class _HasText(Protocol):

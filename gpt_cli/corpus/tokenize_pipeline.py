@@ -204,8 +204,9 @@ class TokenizePipeline:
                     counters.setdefault(batch.split, _SplitCounter()).add(batch.segments, encoded.lengths)
                     counts += encoded.counts
                     self.progress("encoding", batch.done, self.stats.total_bytes)
-        except UnknownCharacters as error:
-            raise RequestError(error.message, hint=VOCABULARY_HINT) from error
+        except UnknownCharacters as error:  # of a batch, which need not have all of them
+            whole = UnknownCharacters(self._find_unknown_characters(tokenizer))
+            raise RequestError(whole.message, hint=VOCABULARY_HINT) from error
         for split in SPLITS[: 3 if self.data.test_fraction else 2]:
             if split not in counters or counters[split].characters < 2:
                 raise UserError(
@@ -214,6 +215,17 @@ class TokenizePipeline:
                 )
         stats = {split: counters[split].stats() for split in SPLITS if split in counters}
         return Tokenized(tokenizer, stats, self.stats.fingerprint, counts)
+
+    def _find_unknown_characters(self, tokenizer: Tokenizer) -> dict[str, int]:
+        """The characters of the text that `tokenizer` lacks, and the index of the first of each."""
+        places: dict[str, int] = {}
+        read = 0
+        for number in range(len(self.text.members)):
+            for block in self.text.blocks(number):
+                for character in tokenizer.unknown_characters(block.text):
+                    places.setdefault(character, read + block.text.index(character))
+                read += len(block.text)
+        return places
 
     def _special(self, tokenizer: Tokenizer) -> list[str]:
         """The texts that are encoded as special tokens."""

@@ -70,8 +70,8 @@ def evaluate_run(
 
     `options`: for reading the files of `text`. `examples`: the examples in `text`, if it holds pairs or chats.
 
-    Raises UserError if the split cannot be reproduced because the text has changed, RequestError if it has no test
-    split, and UnknownCharacters, unless `skip_unknown`, for characters that are not in the vocabulary.
+    Raises RequestError if the run has no test split, or its text is gone or has changed, and UnknownCharacters, unless
+    `skip_unknown`, for characters that are not in the vocabulary.
     """
     loaded = load_model(run, choose_device(device), note)
     machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))

@@ -18,7 +18,7 @@ def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[
     """The training and validation text of a run, verified by its fingerprint.
 
     Special tokens, which separate documents, and `<unk>` become a lone surrogate, which no model can write. Raises
-    UserError if the text is missing or has changed.
+    RequestError if the text is missing or has changed.
     """
     if "-" in checkpoint.config.data.sources:
         raise RequestError(

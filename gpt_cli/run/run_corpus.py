@@ -31,7 +31,7 @@ def load_run_corpus(
 ) -> Corpus:
     """The text of a run in its splits, as it was when the training began. `instead` is another way out, for hints.
 
-    Raises RequestError for a run that has no text or whose text is gone, and UserError where it has changed.
+    Raises RequestError for a run that has no text or whose text is gone or has changed.
     """
     if "text_sha256" not in trained.state:
         raise RequestError(f"{trained.path} was imported, so it has no text of its own", hint=instead)
@@ -42,7 +42,7 @@ def load_run_corpus(
         _suggest_restoring(error, instead)
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
-        raise UserError(
+        raise RequestError(
             f"the text {data.source} has changed: it is not the one this run was trained on",
             hint=f"restore the text, or {instead}",
         )

@@ -2,7 +2,7 @@
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,11 +90,14 @@ class Tokenizer(Protocol):
 
 
 class UnknownCharacters(RequestError):  # noqa: N818 (named for what it carries)
-    """A text has characters that the vocabulary lacks: `characters`, distinct, in order of appearance."""
+    """A text has characters that the vocabulary lacks: `characters`, distinct, in order of appearance.
 
-    def __init__(self, characters: Iterable[str], text: str) -> None:
-        self.characters = tuple(characters)
-        listed = ", ".join(_describe_character(character, text) for character in self.characters[:_MAX_LISTED])
+    `places` are those characters and the index of the first of each.
+    """
+
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self.characters = tuple(places)
+        listed = ", ".join(_describe_character(*place) for place in list(places.items())[:_MAX_LISTED])
         unlisted = len(self.characters) - _MAX_LISTED
         super().__init__(
             f"the text has {_count(len(self.characters))} that the vocabulary lacks: {listed}"
@@ -107,9 +110,8 @@ def _count(characters: int) -> str:
     return "a character" if characters == 1 else f"{characters} characters"
 
 
-def _describe_character(character: str, text: str) -> str:
-    visible = escape_control_chars(character)
-    return f"'{visible}' (U+{ord(character):04X}, first at character {text.index(character) + 1})"
+def _describe_character(character: str, index: int) -> str:
+    return f"'{escape_control_chars(character)}' (U+{ord(character):04X}, first at character {index + 1:,})"
 
 
 def encode_text(text: str, encoding: str = "utf-8") -> bytes:

@@ -56,7 +56,7 @@ class CharTokenizer(Tokenizer):
         ids: Ids = np.concatenate(runs) if runs else np.zeros(0, dtype=np.uint32)
         if ids.size and ids.max() == _MISSING:
             text = data.decode()
-            raise UnknownCharacters(self.unknown_characters(text), text)
+            raise UnknownCharacters({character: text.index(character) for character in self.unknown_characters(text)})
         return ids
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:

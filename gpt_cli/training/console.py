@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+import numpy as np
 from tqdm import tqdm
 
 from gpt_cli.config import Config
@@ -23,6 +24,7 @@ from gpt_cli.training.evaluate import EvalMetrics
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 _SECOND = 1.0
+_COUNTED = 1_000_000  # tokens, among which unknown ones are counted
 
 
 class Console:
@@ -62,7 +64,8 @@ class Console:
         self.note(
             f"{_heading(step, finished)}: {config.run_dir}\n"
             f"  text   {stats['train'].characters:,} characters train, {stats['val'].characters:,} validation;"
-            f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n{_classes(config, corpus)}"
+            f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
+            f"{_unknown(corpus)}{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {config.train.steps:,} steps of {config.train.batch_size} sequences{coverage}\n"
             f"  device {runtime.describe()}{', compiled code' if native else ''}"
@@ -155,6 +158,12 @@ class SilentConsole(Console):
 
     def _open_bar(self, step: int, steps: int) -> None:
         """There is none."""
+
+
+def _unknown(corpus: Corpus) -> str:
+    unk_id = corpus.tokenizer.unk_id
+    share = 0.0 if unk_id is None else float(np.mean(corpus.val[:_COUNTED] == unk_id))
+    return f"  <unk>  {share:.2%} of the validation text: characters that the vocabulary lacks\n" if share else ""
 
 
 def _classes(config: Config, corpus: Corpus) -> str:

@@ -70,7 +70,12 @@ def load_initial(model: GPT, initial: Checkpoint) -> None:
 
 def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
     """The run or checkpoint that `source` names, and its (newest) checkpoint. Raises RequestError for none."""
-    path = find_run(source)
+    try:
+        path = find_run(source)
+    except RequestError as error:
+        if not source.exists() and error.hint is not None and not error.hint.startswith("did you mean"):
+            error.hint += f"; a model of Transformers becomes one by `gpt import {quote(str(source))}`"
+        raise
     if path.is_file():
         raise RequestError(
             f"train.init_from: {path} is a file", hint="a directory can be trained further: train.init_from=RUN"

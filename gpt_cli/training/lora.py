@@ -49,6 +49,12 @@ class LoRA:
         head = {HEAD: model.head.weight} if isinstance(model, SequenceClassifier) else {}
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(name in self.weights or name in head)
+        largest = max(min(weight.shape) for weight in self.weights.values())
+        if config.rank > largest:
+            raise RequestError(
+                f"lora.rank {config.rank}: the matrices have a rank of at most {largest}, so nothing is saved by it",
+                hint=f"lora.rank={min(8, largest)}, or train it without lora.rank",
+            )
         self.base = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.scale = config.alpha / config.rank
         generator = torch.Generator().manual_seed(derive_seed(seed, "lora"))

@@ -84,7 +84,9 @@ class Request:
         from gpt_cli.config.load import parse_overrides
         from gpt_cli.terminal.table import fold
 
-        keys = [override.partition("=")[0] for override in self.overrides]
+        # null leaves to `gpt` what it would choose anyway
+        self.overrides = [one for one in self.overrides if one not in ("run_dir=null", "tokenizer.vocab_size=null")]
+        keys = [key for key, _, value in (one.partition("=") for one in self.overrides) if value != "null"]
         if any(key.startswith(_BPE) for key in keys) and "tokenizer.kind" not in keys:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
         values = parse_overrides(self.overrides)
@@ -92,7 +94,8 @@ class Request:
         refuse_twice(source)
         if "data.weights" in values and source != "-":  # of which there are as many as texts
             parse_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
-        if "train.budget" in values and "train.steps" in values:
+        by_time = values.get("train.budget") is not None  # which decides on the shape
+        if by_time and "train.steps" in values:
             raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
         base = None
         if (init_from := values.get("train.init_from")) is not None:
@@ -123,7 +126,6 @@ class Request:
         fitted, reasons = fit_to_this_machine(
             {**values, "data.source": source}, run_dir, None if base is None else base.values
         )
-        by_time = "train.budget" in values  # which decides on the shape
         sentences = [*(base.sentences if base is not None else []), *(reasons[:2] if by_time else reasons)]
         note("\n".join(line for sentence in sentences for line in fold(sentence.split(" "), WIDTH)))
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]

@@ -34,6 +34,13 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         key = override.partition("=")[0]
         if (needed := _condition(config, key)) is not None and get_key(config, key) != fields()[key].default:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
+        is_unsplit = config.data.val_source is not None and not config.data.test_fraction
+        if key == "data.val_fraction" and config.data.val_source is not None or key == "data.split" and is_unsplit:
+            raise RequestError(
+                f"{key} has no effect here: data.val_source is the validation text",
+                where=f"override {override!r}",
+                hint="leave one of them out",
+            )
         if key == "data.text_key" and config.data.source is not None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
         if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):

@@ -89,8 +89,6 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
     from gpt_cli.terminal.progress import stage_progress
     from gpt_cli.tokenizer import load_tokenizer
 
-    if not source:
-        raise RequestError("the CORPUS is empty text, which names nothing")
     if is_store(path := find_path(source)):
         if tokenizer is not None:
             raise RequestError(
