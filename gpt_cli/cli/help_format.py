@@ -17,7 +17,7 @@ _TYPE = re.compile(r"<(?:list\[)?(int|float|str|path)(?: range)?\]?>")
 
 
 def check_values(command: Any, ctx: Any, arguments: list[str]) -> None:
-    """Raise RequestError for a text or a path that is given by one option several times, and for an empty path or argument.
+    """Raise RequestError for a text or a path given several times by one option, and for an empty path or argument.
 
     All but the last would be lost; of numbers and choices it counts, as aliases and scripts that add options to others
     expect. An empty path, which a script has from a variable that is not set, would be the current directory.

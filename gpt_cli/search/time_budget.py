@@ -173,7 +173,8 @@ def reasons(
         mark = "->" if candidate == choice.candidate else "  "
         n_layer, _, n_embd = candidate.shape
         lines.append(
-            f"{mark} {n_layer} layer{'s' * (n_layer != 1)} of width {n_embd}, {candidate.batch_size} x {candidate.context_length} tokens:"
+            f"{mark} {n_layer} layer{'s' * (n_layer != 1)} of width {n_embd},"
+            f" {candidate.batch_size} x {candidate.context_length} tokens:"
             f" {1e3 * candidate.seconds_per_step:,.0f} ms a step, {outcome}"
         )
     return lines

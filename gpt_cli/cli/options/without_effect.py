@@ -34,8 +34,8 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         key = override.partition("=")[0]
         if (needed := _condition(config, key)) is not None and get_key(config, key) != fields()[key].default:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
-        is_unsplit = config.data.val_source is not None and not config.data.test_fraction
-        if key == "data.val_fraction" and config.data.val_source is not None or key == "data.split" and is_unsplit:
+        unused = ["data.val_fraction"] if config.data.test_fraction else ["data.val_fraction", "data.split"]
+        if config.data.val_source is not None and key in unused:
             raise RequestError(
                 f"{key} has no effect here: data.val_source is the validation text",
                 where=f"override {override!r}",

@@ -49,7 +49,9 @@ def scale(
             "a ladder chooses sizes and steps, and has one rate: leave out train.budget and optim.lr=auto"
         )
     if any(override.startswith("train.steps=") for override in request.overrides):
-        raise RequestError("train.steps has no effect here: a ladder chooses the steps of its runs", hint="leave it out")
+        raise RequestError(
+            "train.steps has no effect here: a ladder chooses the steps of its runs", hint="leave it out"
+        )
     assert config.run_dir is not None
     if request.file is None and (Path(config.run_dir) / "config.yaml").is_file():
         note(f"{config.run_dir} exists, and its config is scaled; run_dir=runs/NAME fits one to this machine")
