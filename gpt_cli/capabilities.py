@@ -70,7 +70,7 @@ SIZES: Mapping[str, KnownValues] = {
     "bias": BOTH,
     "tie_embeddings": BOTH,
     **dict.fromkeys(("dropout", "attention_dropout"), ANY),  # only training depends on them
-    **{"init_std": ANY, "zero_init": BOTH, "previous_token_init": BOTH},  # only the initial weights depend on them
+    **{"init_std": ANY, "zero_init": BOTH, "previous_token_init": ANY},  # only the initial weights depend on them
 }
 """Options in every row, but for the exceptions that a row states."""
 

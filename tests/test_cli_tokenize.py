@@ -181,7 +181,7 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
         (["mice.txt", "--val-fraction", "nan"], 2, "between 0 and 1"),
         (["mice.txt", "--test-fraction", "-0.1"], 2, "between 0 and 1"),
         (["mice.txt", "--val-fraction", "0.6", "--test-fraction", "0.5"], 2, "leave a part to train on"),
-        (["mice.txt", "--weight", "2", "--weight", "1"], 2, "2 numbers for 1 source in"),
+        (["mice.txt", "--weight", "2", "--weight", "1"], 2, "--weight is given 2 times for 1 text"),
         (["mice.txt", "--weight", "0"], 2, "--weight"),
         (["mice.txt", "--encoding", "klingon"], 2, "'klingon' is not an encoding"),
         (["mice.txt", "--encoding", "utf-16"], 1, "UTF-16"),

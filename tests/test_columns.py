@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt_cli.cli.main import main
 from gpt_cli.terminal.escape import WIDTH, display_width, escape_control_chars, wrap_line
 from gpt_cli.terminal.table import fold, render_pairs, render_table
 from gpt_cli.training.console import Console
@@ -60,6 +61,14 @@ def test_every_verb_keeps_to_80_columns(gpt_here: Callable[..., Any], tmp_path: 
         assert outcome.rc == 0, (arguments, outcome.stderr)
         for line in (outcome.stdout + outcome.stderr).splitlines():
             assert len(line) <= 80, (arguments, line)
+
+
+@pytest.mark.parametrize("columns", [40, 45, 60, 200])
+def test_help_keeps_to_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for verb in ("sample", "train", "score"):
+        assert main([verb, "--help"]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= min(columns, 100)
 
 
 WORDS = st.text(st.characters(exclude_categories=["C", "Z"], max_codepoint=0x2FF), max_size=9)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.errors import RequestError
@@ -84,8 +85,9 @@ def test_a_fitted_model_begins_with_previous_token_heads_where_it_can_and_no_rec
     tmp_path: Path, overrides: dict[str, Any], begin_so: bool
 ) -> None:
     (tmp_path / "x.txt").write_text(ENGLISH)
-    config, _ = fit(tmp_path / "x.txt", **overrides)
-    assert config.model.previous_token_init == begin_so
+    fitted, _ = fit(tmp_path / "x.txt", **overrides)
+    asked = [f"{key}={to_yaml_scalar(value)}" for key, value in overrides.items()]
+    assert parse_config(dump_config(fitted), "x.yaml", asked).model.has_previous_token_init == begin_so
 
 
 @pytest.mark.robust

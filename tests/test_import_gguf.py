@@ -14,6 +14,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
 from gpt_cli.export.gguf import LAYOUTS, export_gguf
 from gpt_cli.export.gguf_reading import import_gguf
+from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.layout import choose_layout
 from gpt_cli.export.names import named_tensors
 from gpt_cli.run.load_model import LoadedRun, load_model
@@ -54,6 +55,16 @@ def test_the_weights_are_those_that_the_file_has_rounded(dtype, tmp_path):
     for key, tensor in run.model.state_dict().items():
         if not key.startswith("embedding."):
             assert torch.equal(back[key], tensor.to(EXACT[dtype]).float() if tensor.dim() > 1 else tensor), key
+
+
+@pytest.mark.parametrize("dtype", EXACT)
+@pytest.mark.parametrize("kind", ["byte", "char"])
+@torch.no_grad()
+def test_a_rounded_file_exported_again_is_the_same_file(kind, dtype, tmp_path):
+    run = make_run(MODELS["qwen3"], TOKENIZERS[kind])
+    export_gguf(run, tmp_path / "model.gguf", dtype)
+    export_gguf(imported(tmp_path / "model.gguf", tmp_path / "back"), tmp_path / "again.gguf", dtype)
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "model.gguf").read_bytes()
 
 
 @pytest.mark.parametrize("dtype", ["q8_0", "q4_0"])
@@ -145,6 +156,15 @@ def test_a_file_that_was_cut_or_flipped_is_one_error_or_the_same_keys(exported, 
         (tmp_path / "damaged.gguf").write_bytes(content)
         with suppress(UserError):  # and nothing else is raised
             import_gguf(tmp_path / "damaged.gguf", tmp_path / f"back{number}")
+
+
+def test_a_model_in_the_current_folder_becomes_a_run_of_that_folders_name(tmp_path, monkeypatch, capsys):
+    export_huggingface(make_run(MODELS["qwen3"], TOKENIZERS["char"]), tmp_path / "mine", "f32")
+    monkeypatch.chdir(tmp_path / "mine")
+    assert main(["sample", "."]) == 2
+    assert "gpt import hf . runs/mine\n" in capsys.readouterr().err
+    assert main(["import", "."]) == 0
+    assert capsys.readouterr().err.startswith("runs/mine: ")
 
 
 def test_the_suffix_says_the_format_and_the_name_the_run(exported, tmp_path, monkeypatch, capsys):

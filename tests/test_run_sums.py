@@ -12,7 +12,9 @@ from conftest import Outcome
 from faulty_disk import FaultyDisk
 
 from gpt_cli.config import load_config
-from gpt_cli.errors import UserError
+from gpt_cli.corpus.readers import ReaderOptions
+from gpt_cli.corpus.sources import find_files
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, check_listed, read_sums, replace_listed
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.directory import find_run
@@ -205,6 +207,24 @@ def test_a_run_of_an_older_gpt_has_no_sums_and_is_read_as_before(
     for command in FEW:
         outcome = gpt_here(*command)
         assert outcome.rc == 0, (command, outcome)
+
+
+def test_a_run_that_lost_its_record_is_damaged_and_its_checkpoint_can_be_used(
+    folder: Path, gpt_here: Callable[..., Outcome]
+) -> None:
+    (folder / "runs" / "one" / "run.json").unlink()
+    for verb in ("sample", "doctor", "eval", "info"):
+        outcome = gpt_here(verb, "runs/one")
+        assert outcome.rc == 1, (verb, outcome)
+        assert "runs/one is damaged: run.json is missing" in outcome.stderr
+    checkpoint = outcome.stderr.partition("by itself: gpt sample ")[2].strip()
+    assert gpt_here("sample", checkpoint, "--max-new-tokens", "2").rc == 0
+    (folder / "runs" / "one").rename(folder / "lost")
+    assert gpt_here("train", "lost").rc != 0
+    with pytest.raises(RequestError, match="is a damaged run, not text"):
+        find_files(str(folder / "lost"), ReaderOptions(), pytest.fail)
+    shutil.rmtree(folder / "lost" / "checkpoints")
+    assert "run.json is missing" in gpt_here("sample", "lost").stderr
 
 
 def test_a_run_may_be_moved_and_copied(folder: Path, gpt_here: Callable[..., Outcome]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -115,6 +116,18 @@ def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, work_d
         early = gpt_here("sample", "--run", "runs/one")
     assert "hint: it is being trained: wait until it saves" in early.stderr
     assert "hint: train it first: gpt train runs/one" in gpt_here("sample", "--run", "runs/one").stderr
+
+
+@pytest.mark.parametrize("name", ["-dashed", "."])
+def test_the_command_that_has_a_run_back_brings_it_back(gpt_here, work_dir, monkeypatch, name):
+    run = Path("runs/one") if name == "." else Path(shutil.copytree("runs/one", name))
+    run = run.absolute()
+    if name == ".":
+        monkeypatch.chdir(run)
+    command = gpt_here("runs", "rm", f"./{name}", "-y").stderr.partition("to have it back: ")[2]
+    assert not run.exists()
+    subprocess.run(command, shell=True, check=True)
+    assert (run / "run.json").exists()
 
 
 def test_what_is_no_run_is_not_removed(gpt_here, work_dir):

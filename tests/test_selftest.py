@@ -179,6 +179,24 @@ def test_metrics_that_tell_a_step_twice_are_found(trained):
     assert "twice" in findings(trained)["logs"]
 
 
+@pytest.mark.parametrize("state", ["missing", "empty"])
+def test_metrics_that_are_gone_are_told(trained, state):
+    (trained / "metrics.jsonl").unlink()
+    if state == "empty":
+        (trained / "metrics.jsonl").touch()
+    (logs,) = (check for check in examine(trained, print) if check.name == "logs")
+    assert logs.passed
+    assert f"metrics.jsonl is {state}" in logs.figure
+
+
+def test_a_record_that_is_no_object_is_found_without_sums(trained):
+    (trained / "SHA256SUMS").unlink()
+    (files,) = (check.figure for check in examine(trained, print) if check.name == "files")
+    assert "SHA256SUMS is missing" in files
+    (trained / "run.json").write_text("[]")
+    assert "run.json is damaged" in findings(trained)["files"]
+
+
 def test_a_run_without_an_intact_checkpoint_cannot_go_on(trained):
     for path in list_checkpoints(trained):
         (path / "state.json").unlink()

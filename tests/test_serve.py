@@ -1,5 +1,6 @@
 """`gpt serve`: OpenAI's API, whose texts are those of `gpt sample`, whoever shares the batch."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,9 +14,13 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
+from gpt_cli.errors import RequestError
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.serve.model_registry import EngineOptions
+from gpt_cli.serve import server
+from gpt_cli.serve.access_control import make_access_policy
+from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
 from gpt_cli.tokenizer.trainer import train_tokenizer
 from tests.serving import LETTERS, Client, make_run, serving
 
@@ -244,6 +249,36 @@ def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
     assert output["tokens"] == [97, 195, 164]
     assert output["pieces"] == ["a", "bytes:\\xc3", "bytes:\\xa4"]
     assert client.ask("/detokenize", tokens=output["tokens"])[1] == {"prompt": "aä"}
+
+
+def test_an_empty_text_is_told_to_be_empty(client: Client) -> None:
+    status, answer = client.ask("/score", text="")
+    assert (status, answer["error"]["message"]) == (400, "the text is empty")
+
+
+def test_a_run_named_twice_is_one_and_another_of_its_name_is_refused(runs: Path, tmp_path: Path) -> None:
+    twice = [runs / "bytes", runs / "letters" / ".." / "bytes"]
+    assert list(ModelRegistry(twice, EngineOptions(), pytest.fail).paths.values()) == [runs / "bytes"]
+    with pytest.raises(RequestError, match="two runs are called bytes"):
+        ModelRegistry([runs / "bytes", make_run(tmp_path / "bytes")], EngineOptions(), pytest.fail)
+
+
+def test_all_runs_that_are_served_are_named(runs: Path) -> None:
+    notes: list[str] = []
+    with server.bind("127.0.0.1", 0) as listener:
+        asyncio.run(
+            server.serve(
+                [runs],
+                listener,
+                make_access_policy("127.0.0.1", (), (), None),
+                Limits(),
+                EngineOptions(),
+                notes.append,
+                started=lambda started: setattr(started, "should_exit", True),
+            )
+        )
+    assert notes[0].startswith("bytes, step 0")
+    assert notes[1] == "also served: letters"
 
 
 def test_models_are_listed_by_the_names_of_their_folders(client: Client) -> None:

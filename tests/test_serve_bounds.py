@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.access_control import make_access_policy
@@ -286,6 +286,20 @@ def test_a_key_is_asked_for_where_there_are_any(run: Path, tmp_path: Path) -> No
             for path in ("/v1/models", "/metrics"):
                 assert client.send("GET", path, headers=headers)[0] == status
         assert client.get("/health")[0] == 200
+
+
+def test_a_key_that_no_header_can_hold_is_told_by_its_line_and_not_shown(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for content in (b"first-key\n\na secret\n", b"first-key\n\nsecr\xc3\xa9t\n"):
+        keys.write_bytes(content)
+        with pytest.raises(UserError) as caught:
+            make_access_policy("127.0.0.1", (), (), keys)
+        assert caught.value.where == f"{keys}:3"
+        assert "without spaces" in (caught.value.hint or "")
+        assert "secr" not in caught.value.render().replace(str(keys), "")
+    keys.write_text("\n")
+    with pytest.raises(UserError, match="it has no key"):
+        make_access_policy("127.0.0.1", (), (), keys)
 
 
 def test_beyond_this_machine_there_is_no_server_without_keys(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpt_cli.analysis.text_sample import TextSample
 from gpt_cli.config.schema import TokenizerConfig
+from gpt_cli.corpus.vocab_size import choose_vocab_size
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, load_tokenizer, train_tokenizer
@@ -48,7 +49,7 @@ class Measured:
 
 
 def parse_candidates(names: str, pattern: Pattern | None) -> list[TokenizerCandidate]:
-    """`char,byte,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are trained with `pattern` (None: gpt2).
+    """`char,byte,bpe,bpe:512,NAME=FILE` or a FILE as candidates; BPEs are trained with `pattern` (None: gpt2).
 
     Raises RequestError for any other name, and for a repeated one.
     """
@@ -81,6 +82,8 @@ def measure_tokenizers(
 def _parse(name: str, pattern: Pattern | None) -> TokenizerCandidate:
     if name in ("char", "byte"):
         return TokenizerCandidate(name, TokenizerConfig.model_validate({"kind": name}))
+    if name == "bpe":  # its size is chosen by the text
+        return TokenizerCandidate(name, TokenizerConfig(kind="bpe", pattern=pattern))
     if match := re.fullmatch(r"bpe:([0-9]{1,9})", name):
         size = int(match[1])
         if not 257 <= size <= 1_000_000:
@@ -115,8 +118,11 @@ def _measure(candidate: TokenizerCandidate, sample: TextSample) -> Measured:
 def _load_or_train(candidate: TokenizerCandidate, sample: TextSample) -> Tokenizer:
     if isinstance(candidate.source, Path):
         return load_tokenizer(candidate.source, candidate.pattern)
-    texts = [sample.train] if candidate.source.kind == "bpe" else [sample.train, sample.val]
+    texts, config = [sample.train, sample.val], candidate.source
+    if config.kind == "bpe":
+        size = config.vocab_size or choose_vocab_size(sample.train, sample.characters)
+        texts, config = [sample.train], config.model_copy(update={"vocab_size": size})
     try:
-        return train_tokenizer(texts, candidate.source)
+        return train_tokenizer(texts, config)
     except RequestError as error:
         raise RequestError(f"--compare {candidate.name}: {error.message}", hint="take a smaller one") from error

@@ -20,7 +20,7 @@ from gpt_cli import __version__
 from gpt_cli.cli.help_format import App
 from gpt_cli.cli.interruptible import SigTerm
 from gpt_cli.cli.output import discard, note
-from gpt_cli.cli.usage import hint_for, usage_error
+from gpt_cli.cli.usage import hint_for, message_for, usage_error
 from gpt_cli.cli.verbs import config, data, runs
 from gpt_cli.cli.verbs.attention import attention
 from gpt_cli.cli.verbs.bench import bench
@@ -46,6 +46,7 @@ from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, UserError
 from gpt_cli.files.safe_io import how_to_permit, how_to_shorten
 from gpt_cli.runtime.cpu_level import restrict_libraries
+from gpt_cli.terminal.table import terminal_columns
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 IN_UTF_8 = "have names and arguments read as UTF-8: export PYTHONUTF8=1"
@@ -144,8 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         argv = sys.argv[1:] if arguments is None else arguments
         if (error.hint is None or "UTF-8" in error.hint or "gpt runs" in error.hint) and _misread(argv):
             error.hint = IN_UTF_8
+        command = typer.main.get_command(app)
         if error.hint is not None:
-            error.hint = hint_for(error.hint, argv, typer.main.get_command(app))
+            error.hint = hint_for(error.hint, argv, command)
+        if error.where is None:  # else it is about a config
+            error.message = message_for(error.message, argv, command)
         return _report(error)
     except Exception as error:
         return _report(_explain(error))
@@ -162,7 +166,9 @@ def _misread(arguments: Sequence[str]) -> bool:
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        with command.make_context("gpt", arguments) as context:
+        columns = terminal_columns()
+        width = columns - 2 if columns < 52 else None  # None: at least 50, however narrow the terminal
+        with command.make_context("gpt", arguments, terminal_width=width) as context:
             code = command.invoke(context)
     except typer.Exit as request:
         return request.exit_code

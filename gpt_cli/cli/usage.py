@@ -64,8 +64,13 @@ _OPTIONS = {
     "score": {"checkpoint": "run", "model": "run", "top": "worst"},
     "tokenize": {"vocab": "vocab-size", "size": "vocab-size", "output": "out", "type": "kind", "file": "tokenizer"},
     "export": {"format": "to", "type": "dtype", "quantize": "dtype", "outtype": "dtype"},
-    "train": {"gpus": "devices", "num-gpus": "devices", "nproc-per-node": "devices", "num-processes": "devices"},
-    "rm": {"force": "yes", "f": "yes"},
+    "train": {
+        "gpus": "devices", "num-gpus": "devices", "nproc-per-node": "devices", "num-processes": "devices",
+        "run": "arguments",
+    },
+    "bench": {"run": "arguments"},
+    "show": {"run": "file"},
+    "rm": {"force": "yes", "f": "yes", "run": "paths"},
     **{verb: {"html": "output", "out": "output", "file": "output"} for verb in ("attention", "report", "plot")},
 }  # fmt: skip
 _OPTIONS["chat"] = _OPTIONS["sample"]
@@ -119,6 +124,12 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
             message, hint = message.partition(". Did")[0], ours or f"did you mean {path} {close[0]}?"
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
         hint = _of_words(path, list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))) or hint
+    elif path == "gpt score" and "unexpected extra argument" in message:
+        message = "gpt score takes one FILE and one RUN"
+        words = list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))
+        if words:
+            run = f" {quote(words[-1])}" if Path(words[-1]).is_dir() else ""
+            hint = f"one at a time: gpt score {quote(words[0])}{run}"
     elif path == "gpt export" and "'--dtype'" in message:
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
     elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:
@@ -181,8 +192,10 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
     value = _value_of(name, arguments) or _NO_VALUE
     if ours is not None and ours in words:
-        argument = ours.upper() if value == _NO_VALUE else quote(value)
-        return f"it is given without a name: {context.command_path} {argument}"
+        argument = spelled.upper() if value == _NO_VALUE else quote(value)
+        needed = [one for one in context.command.params if one.opts == [ours] or (one.required and one.metavar)]
+        order = [argument if one.opts == [ours] else one.metavar for one in needed]
+        return f"it is given without a name: {' '.join([context.command_path, *order])}"
     if ours == "yes":
         return "--yes does not ask"
     if ours is not None:
@@ -218,9 +231,27 @@ def _value_of(name: str, arguments: Sequence[str]) -> str:
 
 def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:
     """`hint`, which may say both `--option X (section.key=X)`, in the words of the verb that was called."""
+    options = _options_of(arguments, command)
+    return _BOTH.sub(lambda match: match[1] if match[1].split(" ")[0] in options else match[2], hint)
+
+
+def message_for(message: str, arguments: Sequence[str], command: Any) -> str:
+    """`message` with `--option` for `data.key`, where the verb that was called has options that divide a text."""
+    options = _options_of(arguments, command)
+    if "--val-fraction" not in options:
+        return message
+
+    def name(match: re.Match[str]) -> str:
+        option = f"--{match[1].replace('_', '-')}"
+        return f"{option}{' ' * len(match[2])}" if option in options else match[0]
+
+    return re.sub(r"(?<![\w./-])data\.([a-z_]+)(=?)", name, message)
+
+
+def _options_of(arguments: Sequence[str], command: Any) -> set[str]:
+    """The options of the verb that was called."""
     verb: Any = command
     names = [argument for argument in arguments if not argument.startswith("-")]
     while names and (inner := getattr(verb, "commands", {}).get(names[0])) is not None:
         verb, names = inner, names[1:]
-    options = {option for parameter in getattr(verb, "params", ()) for option in parameter.opts}
-    return _BOTH.sub(lambda match: match[1] if match[1].split(" ")[0] in options else match[2], hint)
+    return {option for parameter in getattr(verb, "params", ()) for option in parameter.opts}

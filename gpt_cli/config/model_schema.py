@@ -68,9 +68,10 @@ class ModelConfig(ConfigSection):
     of matrices times sqrt(128 / n_embd), so that what comes out of them does not grow with the width."""
     zero_init: bool = True
     """Start output projections at zero, so that every block begins as the identity."""
-    previous_token_init: bool = False
+    previous_token_init: bool | None = False
     """Start heads of the first two blocks as previous-token heads, which training otherwise has to find first. Needs
-    position rope, qk_norm, norm_position pre, causal, an untied head and a head width of 8 or more."""
+    position rope, qk_norm, norm_position pre, causal, an untied head and a head width of 8 or more. null: where the
+    model has all that."""
 
     @property
     def head_dim(self) -> int:
@@ -80,6 +81,13 @@ class ModelConfig(ConfigSection):
     def kv_heads(self) -> int:
         """Key and value heads, with null resolved."""
         return self.n_head if self.n_kv_head is None else self.n_kv_head
+
+    @property
+    def has_previous_token_init(self) -> bool:
+        """`previous_token_init`, with null resolved."""
+        return self.previous_token_init or (
+            self.previous_token_init is None and self._missing_for_previous_tokens() is None
+        )
 
     @property
     def mlp_hidden(self) -> int:

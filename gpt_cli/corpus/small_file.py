@@ -19,7 +19,7 @@ def file_name(path: Path) -> str:
 
 
 def read_small_file(path: Path, description: str = "this") -> str:
-    """The text of a file, or of standard input for `-`. Raises RequestError if it is missing or not UTF-8.
+    """The text of a file, or of standard input for `-`. Raises RequestError if it is missing, a directory or not UTF-8.
 
     `description` names the file in that message.
     """
@@ -27,6 +27,8 @@ def read_small_file(path: Path, description: str = "this") -> str:
         if sys.stdin is None:
             raise RequestError("standard input is closed")
         data = sys.stdin.buffer.read()
+    elif path.is_dir():
+        raise RequestError(f"{path} is a directory, not a file")
     elif path.exists():
         data = read_file(path, _LIMIT)
     else:

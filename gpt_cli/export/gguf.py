@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -153,12 +154,13 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
         writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # for `gpt import`
         writer.add_file_type(getattr(gguf.LlamaFileType, _FILE_TYPES[dtype]))
         for key, tensor in tensors.items():
-            if key in _TABLES and len(vocabulary.tokens) > len(tensor):
-                tensor = torch.cat([tensor, tensor.mean(0, keepdim=True)])  # the row of the added end of text
             tensor_type = getattr(gguf.GGMLQuantizationType, _tensor_type(key, tensor, dtype))
-            writer.add_tensor(
-                key, gguf.quants.quantize(tensor.contiguous().numpy(), tensor_type), raw_dtype=tensor_type
-            )
+            rows = gguf.quants.quantize(tensor.contiguous().numpy(), tensor_type)
+            if key in _TABLES and len(vocabulary.tokens) > len(tensor):
+                # The row of the added end of text: the mean of what is written, so that it is the same after an import.
+                mean = torch.from_numpy(gguf.quants.dequantize(rows, tensor_type)).mean(0, keepdim=True)
+                rows = np.concatenate([rows, gguf.quants.quantize(mean.numpy(), tensor_type)])
+            writer.add_tensor(key, rows, raw_dtype=tensor_type)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

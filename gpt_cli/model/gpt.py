@@ -133,5 +133,5 @@ def init_weights(model: GPT) -> None:
             nn.init.normal_(parameter, std=matrix_std / math.sqrt(2 * config.n_layer) if is_output else matrix_std)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
-    if config.previous_token_init:
+    if config.has_previous_token_init:
         init_previous_token_heads(model, config.init_std or 0.02, matrix_std)

@@ -24,7 +24,7 @@ _OTHERS = 0.3  # of their usual scale: the other weights, which at zero would ha
 def init_previous_token_heads(model: "GPT", embedding_std: float, matrix_std: float) -> None:
     """Have head i, from 0 on, of the first blocks of `model` attend to the token i + 1 back; in place, without drawing.
 
-    `model.config` has what the schema asks of `previous_token_init`: with it, scores depend on distances.
+    `model.config.has_previous_token_init` is true: so scores depend on distances.
 
     `embedding_std`, `matrix_std`: standard deviations of the other embeddings and matrices.
 
@@ -38,10 +38,12 @@ def init_previous_token_heads(model: "GPT", embedding_std: float, matrix_std: fl
     n_head = min(HEADS, config.n_head, config.context_length - 1)
     group = config.n_head // config.kv_heads
     # The quarter of the rotary pairs that rotates fastest tells neighbouring positions apart.
-    is_fast = torch.arange(config.head_dim, device=embedding.device) % (config.head_dim // 2) < config.head_dim // 8
+    pairs = config.head_dim // 2
+    fast = [float(channel % pairs < config.head_dim // 8) for channel in range(config.head_dim)]
+    is_fast = torch.tensor(fast, device=embedding.device)
     for block in model.blocks[:BLOCKS]:
         attention = cast("Block", block).attention
-        rotated = attention.rotary(is_fast.float().expand(1, 1, n_head + 1, -1), 0)[0, 0]  # (n_head + 1, D)
+        rotated = attention.rotary(is_fast.expand(1, 1, n_head + 1, -1), 0)[0, 0]  # (n_head + 1, D)
         heads = attention.qkv.weight.view(-1, config.head_dim, config.n_embd)
         queries, keys, _ = heads.split(attention.heads)
         # Keys are rotated n_head positions ahead, queries less so by as many as they look back.

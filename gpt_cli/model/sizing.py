@@ -39,7 +39,7 @@ def build_on_meta(config: ModelConfig, vocab_size: int, build: Callable[[ModelCo
     takes half a second.
     """
     if config.position != "learned":  # the others have tables but no parameters
-        config = config.model_copy(update={"position": "none"})
+        config = config.model_copy(update={"position": "none", "previous_token_init": False})
     with torch.device("meta"), _NoNormal():
         return build(config, vocab_size)
 

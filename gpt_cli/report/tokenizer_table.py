@@ -85,7 +85,8 @@ def render_comparison(table_columns: Sequence[Column], model: ModelConfig) -> st
 
 def describe_model(model: ModelConfig) -> str:
     """`4 layers of width 128 and a context of 128 tokens`."""
-    return f"{model.n_layer} layers of width {model.n_embd:,} and a context of {model.context_length:,} tokens"
+    layers = f"{model.n_layer} layer{'s' * (model.n_layer != 1)}"
+    return f"{layers} of width {model.n_embd:,} and a context of {model.context_length:,} tokens"
 
 
 def draw_comparison(table_columns: Sequence[Column], model: ModelConfig, output: Path) -> None:

@@ -158,7 +158,8 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     """
     assert config.run_dir is not None
     path = Path(config.run_dir)
-    another = f"name another run, such as {quote(str(free_name(path)))}"
+    named = Path("runs/imported") if path.name in ("", "..") else path
+    another = f"name another run, such as {quote(str(free_name(named)))}"
     refuse_foreign(path, hint=another)
     if list_directory(path):
         raise RequestError(f"there is something in {path} already", hint=another)
@@ -173,8 +174,8 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
 def find_run(path: Path | None, *, check: bool = True) -> Path:
     """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
 
-    Raises RequestError when there is none, and, unless `check` is False, DamagedError where a file of a run that is
-    written once is not what it was. (A checkpoint is verified when it is loaded.)
+    Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
+    where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
     """
     path = _newest_run(Path("runs")) if path is None else _find_named(path)
     if check and (path / RUN).is_file():
@@ -191,6 +192,8 @@ def _check_files(path: Path) -> None:
         newest = next(iter(list_checkpoints(path)), None)
         if absent is not None and newest is not None:
             error.hint = f"put back the copy of a checkpoint: cp {quote(str(newest / absent))} {quote(str(path))}"
+        elif error.hint is None and newest is not None:
+            error.hint = _use_alone(newest)
         raise
 
 
@@ -213,13 +216,16 @@ def _find_named(path: Path) -> Path:
             near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
         hint = f"did you mean {near}?" if (near / RUN).is_file() else "gpt runs lists the runs there are"
         raise RequestError(f"there is no run at {path}", hint=hint)
+    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+        kind = "hf " if path.is_dir() else ""
+        run_dir = free_name(Path("runs") / Path(os.path.abspath(path)).stem)
+        command = f"gpt import {kind}{quote(str(path))} {quote(str(run_dir))}"
+        raise RequestError(f"{path} is a model of other tools", hint=f"make it a run: {command}")
     inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
     if inside is not None:
         raise RequestError(f"{path} is neither a run nor a checkpoint", hint=f"did you mean {inside}?")
-    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
-        kind = "hf " if path.is_dir() else ""
-        command = f"gpt import {kind}{quote(str(path))} {quote(str(free_name(Path('runs') / path.stem)))}"
-        raise RequestError(f"{path} is a model of other tools", hint=f"make it a run: {command}")
+    if path.is_dir():
+        refuse_without_record(path)
     if (run := next(path.glob(f"*/{RUN}"), None)) is not None:
         hint = f"gpt runs --dir {quote(str(path))} lists them; did you mean {run.parent}?"
         raise RequestError(f"{path} is neither a run nor a checkpoint, but a folder of runs", hint=hint)
@@ -227,6 +233,19 @@ def _find_named(path: Path) -> Path:
     raise RequestError(
         f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
     )
+
+
+def refuse_without_record(path: Path) -> None:
+    """Raise DamagedError if the directory `path` was a run, and run.json is missing."""
+    newest = next(iter(list_checkpoints(path)), None) if (path / "checkpoints").is_dir() else None
+    was_run = newest is not None or all((path / name).is_file() for name in (CONFIG, DATA, "SHA256SUMS"))
+    if was_run and not (path / RUN).exists():
+        hint = "it has no checkpoint: train it anew" if newest is None else _use_alone(newest)
+        raise DamagedError(f"{path} is damaged: {RUN} is missing", hint=hint)
+
+
+def _use_alone(checkpoint: Path) -> str:
+    return f"its newest checkpoint can be used by itself: gpt sample {quote(str(checkpoint))}"
 
 
 def _is_single_file(path: Path) -> bool:
@@ -261,6 +280,8 @@ def _newest_run(runs: Path) -> Path:
 
 def free_name(path: Path, suffix: str = "") -> Path:
     """`path` with `suffix`, and with a number after it where there is something of that name already."""
+    if path.name in ("", ".."):
+        path = Path(os.path.abspath(path))
     names = (path.with_name(f"{path.name}{suffix}{number}") for number in chain([""], (f"-{i}" for i in count(2))))
     return next(name for name in names if not os.path.lexists(name))
 

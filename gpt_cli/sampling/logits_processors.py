@@ -63,6 +63,7 @@ class ProcessorFactory:
                 allow=sampling.allow,
                 forbid=sampling.forbid,
                 never=never,
+                asked="text of the choices" if sampling.choices else "text that matches the pattern",
             )
 
     def for_batch(self, prompts: Sequence[Sequence[int]], device: torch.device) -> BatchProcessors:

@@ -67,7 +67,7 @@ def fit_config(
     chosen |= _choose_regularization(epochs, has_base=base is not None)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
     if base is None and "recipe" not in fixed:
-        chosen |= _choose_start({**chosen, **fixed})
+        chosen["model.previous_token_init"] = None
 
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)
@@ -171,16 +171,6 @@ def _choose_cadence(steps: int, tokens_per_step: int, validation_tokens: float) 
         "checkpoint.every": every,
         "sample.every": every,
     }
-
-
-def _choose_start(plan: ConfigValues) -> dict[str, Any]:
-    """Previous-token heads, where a model of this `plan` can have them."""
-    start = {"model.previous_token_init": True}
-    try:
-        _to_config({**plan, **start})
-    except ValueError:
-        return {}
-    return start
 
 
 def _explain(

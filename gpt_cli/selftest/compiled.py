@@ -42,7 +42,7 @@ def check_store() -> Check:
     except OSError as error:
         return Check(name, False, f"cannot use {path}: {error.strerror}")
     libraries = "1 library has" if len(names) == 1 else f"{len(names)} libraries have"
-    return Check(name, True, f"{libraries} the SHA-256 of when it was compiled")
+    return Check(name, True, f"{libraries} the SHA-256 recorded at compilation")
 
 
 def check_kernels() -> Iterator[Check]:

@@ -1,5 +1,6 @@
 """One run, examined: are its files whole, do they belong together, is its model sound, where would it go on."""
 
+import json
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from shlex import quote
@@ -8,12 +9,20 @@ from gpt_cli.config import load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files import check_listed
+from gpt_cli.files import DamagedError, check_listed, read_file
 from gpt_cli.model.sequence_classifier import SequenceClassifier
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, list_checkpoints, load
-from gpt_cli.run.directory import DATA, is_imported, read_fingerprint
+from gpt_cli.run.checkpoint import (
+    CONFIG,
+    TOKENIZER,
+    Checkpoint,
+    checkpoint_step,
+    is_checkpoint,
+    list_checkpoints,
+    load,
+)
+from gpt_cli.run.directory import DATA, RUN, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified
-from gpt_cli.run.log import read_events, read_metrics, read_samples
+from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
@@ -72,7 +81,15 @@ def _passes(name: str, describe: Callable[[], str]) -> Check:
 
 def _describe_files(path: Path) -> str:
     check_listed(path)
-    return "as they were written" if (path / "SHA256SUMS").exists() else "not summed: an older gpt wrote them"
+    try:
+        is_record = isinstance(json.loads(read_file(path / RUN)), dict)
+    except (ValueError, RecursionError):
+        is_record = False
+    if not is_record:
+        raise DamagedError(f"{path / RUN} is damaged: it is not a JSON object")
+    if (path / "SHA256SUMS").exists():
+        return "as they were written"
+    return "not summed: SHA256SUMS is missing (older versions wrote none)"
 
 
 def _describe_logs(path: Path) -> str:
@@ -80,7 +97,11 @@ def _describe_logs(path: Path) -> str:
     steps = [line["step"] for line in metrics if "loss" in line]
     if steps != sorted(set(steps)):
         raise UserError("metrics.jsonl tells a step twice or out of order")
-    return f"{len(metrics):,} lines of metrics, {len(samples):,} samples, {len(events):,} events"
+    counts = f"{len(metrics):,} lines of metrics, {len(samples):,} samples, {len(events):,} events"
+    newest = next(iter(list_checkpoints(path)), None)
+    if metrics or newest is None or checkpoint_step(newest) == 0:  # 0: imported, or not trained yet
+        return counts
+    return f"{METRICS} is {'empty' if (path / METRICS).exists() else 'missing'}; {counts}"
 
 
 def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:

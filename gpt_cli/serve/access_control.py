@@ -108,10 +108,15 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
             data = file.read(_MAX_KEY_FILE + 1)
     except OSError as error:
         raise RequestError(f"cannot read {path}: {(error.strerror or '').lower()}") from None
-    keys = tuple(line.strip() for line in data.splitlines() if line.strip())
-    if not keys or len(data) > _MAX_KEY_FILE or any(not 32 < byte < 127 for key in keys for byte in key):
-        raise UserError(f"{path} is not a file of keys", hint="a line for each key, of letters and digits")
-    return keys
+    hint = "a line for each key, of ASCII letters, digits and signs, without spaces"
+    lines = [line.strip() for line in data.splitlines()]
+    if not any(lines) or len(data) > _MAX_KEY_FILE:
+        problem = "has no key" if not any(lines) else f"is larger than {_MAX_KEY_FILE:,} bytes"
+        raise UserError(f"{path} is not a file of keys: it {problem}", hint=hint)
+    for number, line in enumerate(lines, start=1):
+        if any(not 32 < byte < 127 for byte in line):  # the line itself may be a secret
+            raise UserError("this line has a character that no key has", where=f"{path}:{number}", hint=hint)
+    return tuple(filter(None, lines))
 
 
 def _hostname(host: str) -> str:

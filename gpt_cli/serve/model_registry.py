@@ -79,11 +79,10 @@ class ModelRegistry:
         for run in runs:
             for path in expand(run):
                 name = run_name(path)
-                if self.paths.get(name, path) != path:
+                if self.paths.setdefault(name, path).resolve() != path.resolve():
                     raise RequestError(
                         f"two runs are called {name}: {self.paths[name]}, and {path}", hint="rename the folder of one"
                     )
-                self.paths[name] = path
         self.first = next(iter(self.paths))
 
     async def get(self, name: str | None) -> ServedModel:

@@ -53,6 +53,8 @@ async def score_text(
     scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], n_top: int
 ) -> dict[str, Any]:
     """The answer of /score: the figures of `gpt score`, and the log-probability of each token."""
+    if not text:
+        raise ApiError(400, "the text is empty", param="text")
     if len(tokens) < 2:
         few = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
         raise ApiError(400, f"a text of {few} leaves nothing to predict", param="text")

@@ -88,6 +88,8 @@ async def serve(
 
     def announce() -> None:
         note(f"{first.name}, step {first.step:,}, {first.engine.name}: http://{url_host}:{port}")
+        if others := [name for name in registry.paths if name != registry.first]:
+            note(f"also served: {', '.join(others)}")
         started(server)
 
     server = Server(config, announce)

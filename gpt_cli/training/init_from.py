@@ -73,8 +73,8 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
     try:
         path = find_run(source)
     except RequestError as error:
-        if not source.exists() and error.hint is not None and not error.hint.startswith("did you mean"):
-            error.hint += f"; a model of Transformers becomes one by `gpt import {quote(str(source))}`"
+        if not source.exists():
+            error.hint = f"{error.hint} (or make a model of Transformers a run: gpt import {quote(str(source))})"
         raise
     if path.is_file():
         raise RequestError(

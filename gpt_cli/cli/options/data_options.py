@@ -41,14 +41,17 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
     refuse_text_key(corpus, keys["text_key"])
     for source in corpus:
-        if not source:
-            raise RequestError("a CORPUS is empty text, which names nothing")
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and is_store(find_path(source)):
             hint = f"train on it as it is: gpt train {quote(source)}; or give the text that it was made of"
             raise RequestError(f"{source} is a token store already, not text", hint=hint)
     refuse_twice(corpus)
+    weights = keys.get("weights")
+    if weights and len(weights) != len(corpus):
+        times = f"{len(weights)} time{'s' * (len(weights) != 1)}"
+        texts = f"{len(corpus)} text{'s' * (len(corpus) != 1)}"
+        raise RequestError(f"--weight is given {times} for {texts}", hint="give one --weight for each text, in order")
     try:
         return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from gpt_cli.cli.open_generator import open_generator
 from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note
-from gpt_cli.cli.unknown_characters import refuse_unknown
+from gpt_cli.cli.unknown_characters import note_unknown_stops, refuse_unknown
 from gpt_cli.errors import RequestError
 
 _TURN = "What a turn is"
@@ -63,6 +63,7 @@ def chat(
     sampling = opts.sampling_params(defaults, seed, opts.sampling_options(arguments))
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
+    note_unknown_stops(saved.tokenizer, sampling.stop)
     writer = open_generator(saved, device, engine, weights, draft, rows=1)
     writer.require(sampling)
     writer.warm_up()

@@ -1,17 +1,20 @@
 """`gpt draw`: pictures of what a config means, from the code that does it."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from gpt_cli.cli.options.config_argument import config_or_defaults
 from gpt_cli.cli.output import note
+from gpt_cli.errors import RequestError
+
+_What = Literal["scaling", "mask", "positions", "activations", "muon", "schedule", "filters"]
 
 
 def draw(
     what: Annotated[
-        Literal["scaling", "mask", "positions", "activations", "muon", "schedule", "filters"],
+        _What,
         typer.Argument(metavar="WHAT", help="scaling, mask, positions, activations, muon, schedule or filters."),
     ],
     arguments: Annotated[
@@ -38,6 +41,8 @@ def draw(
     from gpt_cli.report.explain_plots import draw_part
     from gpt_cli.report.figure_io import check_output
 
+    if other := next((word for word in arguments or () if word in get_args(_What) and not Path(word).exists()), None):
+        raise RequestError("gpt draw makes one picture at a time", hint=f"gpt draw {what} && gpt draw {other}")
     path = output or Path(f"{what}.png")
     check_output(path, hint=f"gpt draw {what} -o {what}.png")
     draw_part(what, config_or_defaults(arguments or (), hint=f"gpt draw {what} configs/quickstart.yaml"), path)

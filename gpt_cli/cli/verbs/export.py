@@ -57,16 +57,23 @@ def export(
         )
     if (of_file := _SUFFIXES.get(to)) is not None and suffix in {*_SUFFIXES.values()} - {of_file}:
         raise RequestError(f"--to {to} writes a {of_file}", hint=f"call it {target.with_suffix(of_file)}")
+    from gpt_cli.run.directory import find_run, is_run
+
+    try:
+        path = find_run(run)
+    except RequestError as error:
+        if not run.exists() and is_run(str(target)):
+            error.hint = f"the run comes first: gpt export {quote(str(target))} {quote(str(run))}"
+        raise
     with translate_os_errors("create" if to == "hf" else "write", target):
         stands = target.exists()
     if stands:
         raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to == "hf"))
     import torch
 
-    from gpt_cli.run.directory import find_run
     from gpt_cli.run.load_model import load_model
 
-    loaded = load_model(find_run(run), torch.device("cpu"), note, "language" if to == "gguf" else "any")
+    loaded = load_model(path, torch.device("cpu"), note, "language" if to == "gguf" else "any")
     architecture: str | None = None
     if to == "checkpoint":
         if dtype != "f32":

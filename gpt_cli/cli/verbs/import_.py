@@ -1,6 +1,7 @@
 """`gpt import`: the models of others as runs."""
 
 import re
+from os.path import abspath
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -51,7 +52,7 @@ def import_(
             f"one model becomes one run, and {arguments[2]} is a third name",
             hint=f"hf or gguf may stand before them: gpt import {quote(arguments[1])} {quote(arguments[2])}",
         )
-    run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(source).stem)
+    run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(abspath(source)).stem)
     if kind == "gguf" or (kind is None and _is_gguf(Path(source))):
         from gpt_cli.export.gguf_reading import import_gguf
 

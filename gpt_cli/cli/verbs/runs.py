@@ -74,9 +74,15 @@ def remove(
         if not yes and not _confirmed(f"move {path} ({steps}{format_size(size_of(path))}) to the trash?"):
             note(f"{path} stays")
             continue
+        place = Path(os.path.abspath(path)) if path.name in ("", "..") else path  # `.` is another folder once it moved
         moved = trash_run(path)
-        note(f"moved to {moved}; to have it back: mv {quote(str(moved))} {quote(str(path))}")
+        note(f"moved to {moved}; to have it back: mv {_operand(moved)} {_operand(place)}")
     return ExitCode.DONE
+
+
+def _operand(path: Path) -> str:
+    """`path` as a command takes it, also where it begins with a dash."""
+    return quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def _find(path: Path) -> Path:

@@ -13,7 +13,7 @@ from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, write_text
-from gpt_cli.cli.unknown_characters import known_choices, without_unknown
+from gpt_cli.cli.unknown_characters import known_choices, note_unknown_stops, without_unknown
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def sample(
     defaults = sample_defaults(path) or loaded.config.sample
     sampling = opts.sampling_params(defaults, seed, options)
     opts.note_without_draws(options, sampling, n)
+    note_unknown_stops(loaded.tokenizer, sampling.stop)
     inputs = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
     whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")

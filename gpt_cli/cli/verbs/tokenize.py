@@ -18,7 +18,7 @@ from gpt_cli.cli.options.data_options import (
     corpus_name,
     data_config,
 )
-from gpt_cli.cli.options.fit_config import to_slug
+from gpt_cli.cli.options.fit_config import resolve_source, to_slug
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.verbs.compare_tokenizers import compare as compare_tokenizers
@@ -130,6 +130,9 @@ def tokenize(
             test_fraction=test_fraction,
             val_source=val_source,
         )
+        trained = {resolve_source(source) for source in data.sources}
+        if same := [source for source in data.val_sources if resolve_source(source) in trained]:
+            note(f"trained and validated on the same text: {', '.join(same)}")
     if compare is not None:
         _refuse_with_compare(
             kind=kind is not None,

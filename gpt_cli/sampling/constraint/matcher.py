@@ -78,7 +78,7 @@ class CompiledPattern:
 
     `regex` has the meaning of `re.fullmatch`; None: any text, which then does not end by itself. `never` are tokens to
     exclude besides special ones. Raises RequestError for a pattern with unsupported parts, and for one that cannot be
-    matched with this vocabulary or in `max_new_tokens`.
+    matched with this vocabulary or in `max_new_tokens`; `asked` names in them what is asked for.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class CompiledPattern:
         allow: str | None = None,
         forbid: str | None = None,
         never: Collection[int] = (),
+        asked: str = "text that matches the pattern",
     ) -> None:
         nfa = build_nfa("(?s:.*)" if regex is None else regex)
         self._table = TokenTable(to_dfa(nfa, alphabet_of(allow, forbid)), tokenizer, never)
@@ -97,20 +98,28 @@ class CompiledPattern:
         self._budget = max_new_tokens if self._ends else None
         self.exempt = [t for t in range(tokenizer.vocab_size) if not self._ends and not tokenizer.token_bytes(t)]
         """Special tokens where there is only an alphabet: they write nothing, and do not end the text as in a regex."""
-        self._check_satisfiable()
+        limits = [name for name, value in (("forbid", forbid), ("allow", allow)) if value is not None]
+        if limits and self._ends and self._table.distance(self._table.start) >= UNREACHABLE:
+            unlimited = TokenTable(to_dfa(nfa, _EVERYTHING), tokenizer, never)
+            if unlimited.distance(unlimited.start) < UNREACHABLE:
+                raise RequestError(
+                    f"with {' and '.join(limits)} the vocabulary cannot write any {asked}",
+                    hint=f"leave out {' and '.join(f'--{name}' for name in limits)}",
+                )
+        self._check_satisfiable(asked)
 
     def matcher(self) -> Matcher:
         return Matcher(self._table, self._budget, self._ends)
 
-    def _check_satisfiable(self) -> None:
+    def _check_satisfiable(self, asked: str) -> None:
         distance = self._table.distance(self._table.start)
         if self._budget is None:
             if not (self._table.transitions(self._table.start).distances < UNREACHABLE).any():
                 raise RequestError("forbid and allow leave no character of the vocabulary that may be written")
         elif distance >= UNREACHABLE:
-            raise RequestError("the vocabulary cannot write any text that matches the pattern")
+            raise RequestError(f"the vocabulary cannot write any {asked}")
         elif distance > self._budget:
             raise RequestError(
-                f"a text that matches the pattern may take {distance} tokens; max_new_tokens is {self._budget}",
+                f"a {asked} may take {distance} tokens; max_new_tokens is {self._budget}",
                 hint="raise max_new_tokens",
             )
