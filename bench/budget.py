@@ -2,34 +2,57 @@
 
     python -m bench.budget --budget 1m --text FILE [--text FILE ...] [--seeds 2] [--only model optim.lr ...]
 
-For each text the run of `gpt train FILE train.budget=TIME` is trained, and then its neighbours in the same time: the
-next smaller and larger model, half and twice the context, the batch, the learning rate and the weight decay, more and
-less dropout. What a neighbour does not change is as in the run that was chosen, but for the steps, which are as many as
-the time allows. Bits per byte of the whole validation split after the last step; a choice is good if it is within 0.02
-of the best. Runs stay in bench/out/budget; the same command goes on with what is there.
+For each text the run of `gpt train FILE train.budget=TIME` is trained, and its neighbours: the next smaller and larger
+model, half and twice the context, the batch, the learning rate and the weight decay, more and less dropout. What a
+neighbour does not change is as in the run that was chosen, but for the steps, which are as many as take the same time:
+steps of both are timed in turn. So no loss depends on what else the machine does, and the runs are trained side by
+side, of one thread each. Bits per byte of the whole validation split after the last step; a choice is good if it is
+within 0.02 of the best. The plan and the runs stay in bench/out/budget; the same command goes on with what is there.
 """
 
 import argparse
 import json
+import re
 import statistics
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.config import Config, load_config
-from gpt_cli.config.dump import to_yaml_scalar
+from gpt_cli.cli.options.train_request import Request
+from gpt_cli.config import Config
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
-from gpt_cli.search.time_budget import LADDER, SHAPE
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.files import make_directory, replace_file
+from gpt_cli.model.sizing import num_parameters
+from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.runtime.processor import default_threads
+from gpt_cli.runtime.signals import stop_requests
+from gpt_cli.search.sweep.executor import ListSource, RunLimits, RunTask, execute, open_home
+from gpt_cli.search.sweep.run_pool import RunPool
+from gpt_cli.search.time_budget import (
+    LADDER,
+    SHAPE,
+    BudgetCandidate,
+    choose_config,
+    measure,
+    predict,
+    settings,
+    with_values,
+)
 from gpt_cli.terminal.table import render_table
 
 OUT = Path(__file__).parent / "out" / "budget"
 WITHIN = 0.02  # bits per byte
-REFUSED = 2  # the exit code
+ROUNDS = 3  # in which a neighbour and the choice are timed in turn
+CHOSEN = "chosen"
 HELD = (*SHAPE, "model.context_length", "train.batch_size", "model.dropout")
 RATES = ("optim.lr", "optim.weight_decay")
+UNTIMED = {"train.budget": None, "train.max_minutes": None, "eval.every": None, "runtime.threads": 1}
+
+Results = Mapping[str, Sequence[tuple[float, int]]]
+"""Name of the run -> (bits per byte, steps) of each seed."""
 
 
 def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
@@ -55,68 +78,96 @@ def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
     return variants
 
 
-def train(text: Path, budget: str, name: str, values: Mapping[str, Any], seed: int) -> dict[str, Any] | None:
-    """The summary of the run, trained unless it is there; None where gpt refuses it, as too slow for the time."""
-    slug = "".join(character if character.isalnum() or character in "=.-" else "-" for character in name)
-    run_dir = OUT / f"{text.name}-{budget}" / f"{slug}-seed{seed}"
-    overrides = [f"{key}={to_yaml_scalar(value)}" for key, value in values.items()]
-    command = [sys.executable, "-m", "gpt_cli", "train", str(text), f"train.budget={budget}", f"run_dir={run_dir}"]
-    done = subprocess.run([*command, f"seed={seed}", *overrides, "--json"], capture_output=True, text=True, check=False)
-    if done.returncode == REFUSED and "train.budget leaves" in done.stderr:
-        return None
-    if done.returncode:
-        sys.exit(done.stderr)
-    summary: dict[str, Any] = json.loads(done.stdout)
-    return summary
+def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[str, Any]]:
+    """Values by key of the run that is chosen for so many `seconds`, and of its neighbours that take as long."""
+    chosen = choose_config(config, seconds, corpus, frozenset(), _note)
+    variants = {name: with_values(chosen, values) for name, values in neighbours(chosen).items()}
+    runtime = setup_runtime(config.runtime)
+    ours: list[float] = []
+    ratios: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(ROUNDS):
+        for name, variant in variants.items():
+            times = [measure(one, corpus, runtime, _note).seconds_per_step for one in (chosen, variant)]
+            ours.append(times[0])
+            ratios[name].append(times[1] / times[0])
+    plan = {}
+    for name, variant in {CHOSEN: chosen, **variants}.items():
+        is_faster_or_slower = any(get_key(variant, key) != get_key(chosen, key) for key in HELD)
+        candidate = BudgetCandidate(
+            (variant.model.n_layer, variant.model.n_head, variant.model.n_embd),
+            variant.model.context_length,
+            variant.train.batch_size,
+            num_parameters(variant.model, corpus.tokenizer.vocab_size),
+            statistics.median(ours) * (statistics.median(ratios[name]) if is_faster_or_slower else 1.0),
+        )
+        if (choice := predict(candidate, seconds, len(corpus.train), len(corpus.val))) is not None:
+            held = {key: get_key(variant, key) for key in (*HELD, *RATES)}
+            plan[name] = settings(choice, seconds, len(corpus.train)) | held | UNTIMED
+    return plan
 
 
-def measure(text: Path, budget: str, seeds: int, only: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Summaries of all seeds by the name of the run, the choice first; each is printed to stderr as soon as it ends."""
+def tasks_of(text: Path, budget: str, seeds: int, only: Sequence[str]) -> dict[str, list[RunTask]]:
+    """The runs of `text` by name, the choice first, as they were planned if they were."""
+    home = OUT / f"{text.stem}-{budget}"
+    make_directory(home)
+    config = Request([str(text)], None, leave_nothing=True).config
+    file = home / "plan.json"
+    if not file.is_file():
+        corpus = prepare_corpus(config.data, config.tokenizer, note=_note)
+        seconds = parse_duration(budget)
+        assert seconds is not None
+        replace_file(file, json.dumps(make_plan(config, seconds, corpus), indent=2).encode())
+    plan = json.loads(file.read_bytes())
+    tasks: dict[str, list[RunTask]] = {}
+    for name, values in plan.items():
+        if name == CHOSEN or not only or name.startswith(tuple(only)):
+            for seed in range(seeds):
+                run_dir = home / re.sub(r"[^\w.=-]+", "-", f"{name}-seed{seed}")
+                varied = with_values(config, {**values, "seed": seed, "run_dir": str(run_dir)})
+                tasks.setdefault(name, []).append(RunTask(run_dir.name, f"{text.name}, {name}, seed {seed}", varied))
+    return tasks
 
-    def runs(name: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [summary for seed in range(seeds) if (summary := train(text, budget, name, values, seed)) is not None]
 
-    runs_by_name = {"chosen": runs("chosen", {})}
-    if not runs_by_name["chosen"]:
-        sys.exit(f"train.budget={budget} is too short for {text}")
-    chosen = load_config(Path(runs_by_name["chosen"][0]["run_dir"]) / "config.yaml")
-    for name, values in neighbours(chosen).items():
-        if (not only or name.startswith(tuple(only))) and (summaries := runs(name, values)):
-            runs_by_name[name] = summaries
-            print(f"{text.name}, {name}: {mean(runs_by_name[name]):.4f} bits per byte", file=sys.stderr, flush=True)
-    return runs_by_name
-
-
-def mean(summaries: list[dict[str, Any]]) -> float:
-    return statistics.fmean(summary["bpb"] for summary in summaries)
-
-
-def describe(text: Path, runs_by_name: dict[str, list[dict[str, Any]]]) -> str:
+def describe(text: Path, results: Results) -> str:
     """A table, best first, and how far the choice is from the best."""
-    chosen = mean(runs_by_name["chosen"])
+    means = {name: statistics.fmean(bpb for bpb, _ in runs) for name, runs in results.items()}
     rows = [
-        (name, f"{mean(runs):.3f}", f"{mean(runs) - chosen:+.3f}", f"{statistics.fmean(r['steps'] for r in runs):,.0f}")
-        for name, runs in sorted(runs_by_name.items(), key=lambda item: mean(item[1]))
+        (name, f"{mean:.3f}", f"{mean - means[CHOSEN]:+.3f}", f"{results[name][0][1]:,}")
+        for name, mean in sorted(means.items(), key=lambda item: item[1])
     ]
-    best = min(mean(runs) for runs in runs_by_name.values())
-    verdict = f"{chosen - best:.3f} above the best, at most {WITHIN} is asked"
+    verdict = f"{means[CHOSEN] - min(means.values()):.3f} above the best, at most {WITHIN} is asked"
     table = render_table(rows, header=(text.name, "bits per byte", "to the choice", "steps"))
     return f"{table}\n{verdict}\n"
 
 
-def main() -> None:
-    """Train, and print a table for each text."""
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Train what is missing, and print a table for each text; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--budget", required=True, metavar="TIME", help="such as 1m")
     parser.add_argument("--text", required=True, action="append", type=Path, metavar="FILE")
     parser.add_argument("--seeds", type=int, default=1, choices=range(1, 10), metavar="N")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="neighbours whose names begin so")
+    parser.add_argument("--jobs", type=int, help="runs side by side (default: one per core)")
     options = parser.parse_args()
     if parse_duration(options.budget) is None:
         parser.error(f"{options.budget} is no length of time such as 90s or 10m")
-    for text in options.text:
-        print(describe(text, measure(text, options.budget, options.seeds, options.only)), flush=True)
+    with open_home(OUT), stop_requests() as stop, RunPool(options.jobs or default_threads()) as pool:
+        for text in options.text:
+            tasks = tasks_of(text, options.budget, options.seeds, options.only)
+            runs = [run for by_seed in tasks.values() for run in by_seed]
+            execution = execute(ListSource(runs), pool, RunLimits(None), stop, _note)
+            if stop.received or execution.left:
+                _note("interrupted: the same command goes on")
+                return 128 + (stop.received or 0)
+            ended = {name: [run.outcome() for run in by_seed] for name, by_seed in tasks.items()}
+            results = {n: [(o.bpb, o.steps) for o in outcomes if o.bpb is not None] for n, outcomes in ended.items()}
+            print(describe(text, {name: found for name, found in results.items() if found}), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

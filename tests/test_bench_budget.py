@@ -33,11 +33,8 @@ def test_a_neighbour_changes_one_thing_and_holds_the_rest(shape, dropout):
 
 
 def test_the_verdict_is_the_distance_of_the_choice_to_the_best(tmp_path):
-    runs = {
-        "chosen": [{"bpb": 2.0, "steps": 10}, {"bpb": 2.2, "steps": 12}],
-        "optim.lr=0.1": [{"bpb": 2.05, "steps": 9}],
-    }
+    runs = {"chosen": [(2.0, 10), (2.2, 10)], "optim.lr=0.1": [(2.05, 10)]}
     lines = describe(tmp_path / "x.txt", runs).splitlines()
-    assert lines[1].split() == ["optim.lr=0.1", "2.050", "-0.050", "9"]
-    assert lines[2].split() == ["chosen", "2.100", "+0.000", "11"]
+    assert lines[1].split() == ["optim.lr=0.1", "2.050", "-0.050", "10"]
+    assert lines[2].split() == ["chosen", "2.100", "+0.000", "10"]
     assert lines[3].startswith("0.050 above the best")
