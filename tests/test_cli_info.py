@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpt_cli.report.info_view import render_info
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.model_info import Info, info_of_config, info_of_run
+from gpt_cli.search.dry_run import plan
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_share import device_share
 from gpt_cli.training.device_tokens import DeviceTokens
@@ -75,6 +77,16 @@ def test_the_table_adds_up_to_the_parameters_of_the_model(config_file: Path) -> 
     assert len({group.name for group in info.parameter_table}) == len(info.parameter_table)
     assert info.memory_bytes["weights"] == 4 * info.parameters
     assert info.tokens_per_step == 4 * 8
+
+
+def test_the_head_of_classes_that_the_data_tells_is_counted_as_in_a_dry_run(tmp_path: Path) -> None:
+    texts = [{"text": f"it is {n}", "label": ("good", "bad", "odd")[n % 3]} for n in range(60)]
+    (tmp_path / "marks.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    file = tmp_path / "classes.yaml"
+    file.write_text(f"data: {{source: {tmp_path / 'marks.jsonl'}}}\ntask: {{kind: classes}}\nmodel: {{n_embd: 16}}\n")
+    info = info_of_config(file, ["model.n_layer=1", "model.n_head=1"], ignore)
+    assert info.parameter_table[-1].shape == (3, 16)
+    assert info == replace(plan(load_config(file, ["model.n_layer=1", "model.n_head=1"]), ignore).info, path=str(file))
 
 
 def test_overrides_change_the_figures(config_file: Path) -> None:

@@ -281,12 +281,19 @@ def test_a_full_disk_behind_stdout_is_an_error_and_not_a_silent_loss(body: str) 
     assert result.stderr == "error: cannot write to standard output: No space left on device\n"
 
 
-def test_closed_streams_do_not_stop_the_work_nor_lend_their_number_to_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prints", [False, True])
+def test_closed_streams_do_not_stop_the_work_nor_lend_their_number_to_a_file(prints: bool, tmp_path: Path) -> None:
     path = tmp_path / "kept"
-    body = f"file = open({str(path)!r}, 'w'); print('lost'); note('lost too'); file.write('kept')"
+    body = f"file = open({str(path)!r}, 'w'); {prints} and print('lost'); note('lost too'); file.write('kept')"
     result = run_verb(body, redirect=">&- 2>&-")
-    assert result.returncode == 0
+    assert result.returncode == prints  # what nobody can read is an error, once the work is done
     assert path.read_text() == "kept"
+
+
+def test_a_closed_stdout_is_an_error_and_not_a_silent_loss() -> None:
+    result = run_verb("write_text('a')", redirect=">&-")
+    assert result.returncode == 1
+    assert result.stderr == "error: cannot write to standard output: Bad file descriptor\n"
 
 
 def test_a_message_nobody_reads_does_not_stop_the_work(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
         (["mice.txt", "--kind", "byte", "--unknown", "token"], 2, "only for --kind char"),
         (["mice.txt", "--min-count", "2"], 2, "--unknown token"),
         (["mice.txt", "--min-count", "0"], 2, "--min-count"),
-        (["mice.txt", "--unknown", "token", "--min-count", "99999"], 2, "min_count"),
+        (["mice.txt", "--unknown", "token", "--min-count", "99999"], 2, "--min-count"),
         (["mice.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
         (["mice.txt", "--val-fraction", "nan"], 2, "between 0 and 1"),
         (["mice.txt", "--test-fraction", "-0.1"], 2, "between 0 and 1"),

@@ -165,6 +165,21 @@ def test_what_is_too_long_is_told_and_left_out_or_cut_as_asked(tmp_path):
         open_batches(config_of(path, "model.context_length=4"), corpus, CPU, notes.append)
 
 
+def test_a_context_to_which_no_example_can_be_cut_is_refused_with_the_smallest_that_suffices(tmp_path):
+    rows = [{"prompt": f"{i:02d}pppp" + "p" * (i % 7), "completion": "c" * 60} for i in range(20)]
+    path = write(tmp_path / "long.jsonl", rows)
+    corpus = corpus_of(config_of(path))
+    keys = "data.too_long=cut", "model.context_length=2"
+    with pytest.raises(RequestError, match="no training example keeps a token that is learned") as refused:
+        open_batches(config_of(path, *keys), corpus, CPU, print)
+    assert refused.value.hint is not None
+    smallest = refused.value.hint.split()[-1]
+    assert len(open_batches(config_of(path, keys[0], smallest), corpus, CPU, print).rows)
+    below = f"model.context_length={int(smallest.split('=')[1]) - 1}"
+    with pytest.raises(RequestError, match="keeps a token"):
+        open_batches(config_of(path, keys[0], below), corpus, CPU, print)
+
+
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
 def test_every_vocabulary_spells_examples_as_a_prompt_is_spelt_that_a_model_continues(pairs, kind):
     config = config_of(pairs, f"tokenizer.kind={kind}", *(["tokenizer.vocab_size=270"] if kind == "bpe" else []))

@@ -15,6 +15,7 @@ from gpt_cli.model.attention import ragged_attention, reference_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import SamplingParams, stream_batches
 from gpt_cli.sampling.generate import SequenceBatch, generate
+from gpt_cli.sampling.text_stream import in_batches
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model, reference_logits
 
@@ -150,3 +151,17 @@ def test_ragged_attention_is_the_reference_of_each_sequence_and_sees_nothing_pas
         rows = slice(row, row + 1)
         expected = reference_attention(q[rows], k[rows, :, :end], v[rows, :, :end], window=window)
         torch.testing.assert_close(y[rows], expected)
+
+
+@given(prompts=st.integers(1, 5), n=st.integers(1, 9), limit=st.integers(1, 12))
+def test_a_batch_has_at_most_its_limit_of_texts_and_each_prompt_all_of_its_own(prompts: int, n: int, limit: int):
+    sizes = []
+
+    def sample(rows, samples):
+        sizes.append(len(rows))
+        return [*zip((row[0] for row in rows), samples, strict=True)]
+
+    by_prompt = list(in_batches([[prompt] for prompt in range(prompts)], n, limit, sample))
+    assert by_prompt == [[(prompt, number) for number in range(n)] for prompt in range(prompts)]
+    assert max(sizes) <= limit
+    assert len(sizes) <= -(-prompts // max(1, limit // n)) * -(-n // limit)

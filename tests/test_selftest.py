@@ -180,13 +180,17 @@ def test_metrics_that_tell_a_step_twice_are_found(trained):
 
 
 @pytest.mark.parametrize("state", ["missing", "empty"])
-def test_metrics_that_are_gone_are_told(trained, state):
+def test_metrics_that_are_gone_are_found(trained, state):
     (trained / "metrics.jsonl").unlink()
     if state == "empty":
         (trained / "metrics.jsonl").touch()
-    (logs,) = (check for check in examine(trained, print) if check.name == "logs")
-    assert logs.passed
-    assert f"metrics.jsonl is {state}" in logs.figure
+    assert f"metrics.jsonl is {state}" in findings(trained)["logs"]
+
+
+def test_metrics_of_a_complete_run_that_were_cut_are_found(trained):
+    lines = (trained / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (trained / "metrics.jsonl").write_text("".join(lines[:-1]) + lines[-1][:5])
+    assert "before the last one" in findings(trained)["logs"]
 
 
 def test_a_record_that_is_no_object_is_found_without_sums(trained):

@@ -42,6 +42,7 @@ TOGETHER = (
     "an eleventh user",
     "a twelfth user",
     "a thirteenth user",
+    "a fourteenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

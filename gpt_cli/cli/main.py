@@ -51,7 +51,7 @@ from gpt_cli.terminal.table import terminal_columns
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 IN_UTF_8 = "have names and arguments read as UTF-8: export PYTHONUTF8=1"
 _CANNOT_MAP = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # words of the loader
-CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 app = App(
     rich_markup_mode=None,
@@ -185,10 +185,14 @@ def _complete(instruction: str) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Give a closed stdout or stderr (`>&-`) the null device, so that no file takes its number."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
+    """Give a closed stdout or stderr (`>&-`) the null device, so that no file takes its number.
+
+    What is written to stdout is an error (EBADF), as it is of a full disk; messages are lost.
+    """
+    if sys.stdout is None:
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w")  # noqa: SIM115 - as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without a character must not end the run

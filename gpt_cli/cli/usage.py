@@ -132,6 +132,9 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
             hint = f"one at a time: gpt score {quote(words[0])}{run}"
     elif path == "gpt export" and "'--dtype'" in message:
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
+    elif choice := re.search(r"'([^']*)' is not one of (.*)", message):
+        close = get_close_matches(choice[1].lower(), re.findall(r"'([^']*)'", choice[2]), 1, 0.6)
+        hint = f"did you mean {close[0]}?" if close else hint
     elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:
         message, hint = f"cannot read {closed}: permission denied", how_to_permit(Path(closed))
     return RequestError(message[:1].lower() + message[1:], hint=hint)
@@ -236,16 +239,16 @@ def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:
 
 
 def message_for(message: str, arguments: Sequence[str], command: Any) -> str:
-    """`message` with `--option` for `data.key`, where the verb that was called has options that divide a text."""
+    """`message` with `--option` for `data.key` and `tokenizer.key`, where the verb that was called divides a text."""
     options = _options_of(arguments, command)
-    if "--val-fraction" not in options:
+    if "--val-fraction" not in options or message.startswith("--compare"):
         return message
 
     def name(match: re.Match[str]) -> str:
         option = f"--{match[1].replace('_', '-')}"
         return f"{option}{' ' * len(match[2])}" if option in options else match[0]
 
-    return re.sub(r"(?<![\w./-])data\.([a-z_]+)(=?)", name, message)
+    return re.sub(r"(?<![\w./-])(?:data|tokenizer)\.([a-z_]+)(=?)", name, message)
 
 
 def _options_of(arguments: Sequence[str], command: Any) -> set[str]:

@@ -49,6 +49,8 @@ def task_problem(config: "Config") -> str | None:
             return "model.causal false needs task.kind classes: the next token must not be seen"
         changed = [key for key, value in task if value != type(task).model_fields[key].default]
         return f"task.{changed[0]} needs task.kind classes" if changed else None
+    weights = len(task.class_weights) if isinstance(task.class_weights, list) else 0
+    n_labels = len(task.labels or ())
     refused = {
         f"it needs data.format=labelled, not {config.data.format}": config.data.format != "labelled",
         "sample.every must be null: nothing is written": config.sample.every is not None,
@@ -60,7 +62,9 @@ def task_problem(config: "Config") -> str | None:
         "task.trains head leaves little optimizer state: parallel.shard must be none": task.trains == "head"
         and config.parallel.shard != "none",
         "task.labels names a label twice": task.labels is not None and len(set(task.labels)) < len(task.labels),
-        "task.class_weights has not one number for each of task.labels": isinstance(task.class_weights, list)
-        and (task.labels is None or len(task.class_weights) != len(task.labels)),
+        "task.class_weights in numbers needs task.labels, in whose order they are": weights > 0 and task.labels is None,
+        f"task.class_weights has {weights} numbers, one for each of {n_labels} labels is needed": weights > 0
+        and task.labels is not None
+        and weights != n_labels,
     }
     return next((f"task.kind classes: {problem}" for problem, is_so in refused.items() if is_so), None)

@@ -75,7 +75,7 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, 
         if is_checkpoint(run):
             raise RequestError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
         raise UserError(
-            f"{run} has no {words} over {x} in its metrics.jsonl yet",
+            f"{run} has no {words} over {x} in its metrics.jsonl",
             hint=f"gpt info {quote(str(run))} says what it is" if list_checkpoints(run) else how_to_train(run),
         )
     colour = COLOURS[index % len(COLOURS)]

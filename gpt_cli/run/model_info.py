@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
+from gpt_cli.corpus.labelled.prepare_labelled import sort_labels
+from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import learn_tokenizer
 from gpt_cli.errors import Notify
 from gpt_cli.model.memory_estimate import estimate_memory
@@ -53,9 +55,16 @@ class Info:
 def info_of_config(path: Path, overrides: list[str], note: Notify) -> Info:
     """The figures of the model that training the config file `path` would make.
 
-    The text is read only where the vocabulary depends on it. Raises what `load_config` and `learn_tokenizer` raise.
+    The text is read only where the vocabulary or the classes depend on it. Raises what `load_config`,
+    `learn_tokenizer` and `open_lazy` raise.
     """
     config = load_config(path, overrides)
+    if config.task.kind == "classes" and config.task.labels is None:
+        with stage_progress() as progress:
+            corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
+        labels = sort_labels(text.label for text in corpus.labelled["train"].source)
+        task = config.task.model_copy(update={"labels": labels})
+        return describe(path, config.model_copy(update={"task": task}), corpus.tokenizer.vocab_size)
     return describe(path, config, vocab_size_of(config, note))
 
 

@@ -82,17 +82,17 @@ def stream_native(
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
-    n: int | None = None,
+    samples: Sequence[int] | None = None,
     draft: DraftOptions | None = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), generated as one batch while they are being read.
 
-    Each `n` prompts (None: all) are samples 0 ... n - 1 of one. They equal those of `stream_batches` on a CPU, except
-    where two tokens are equally likely up to rounding. A `draft` speeds up a single text without changing it.
+    Row i is sample samples[i] of its prompt (None: i). They equal those of `stream_batches` on a CPU, except where two
+    tokens are equally likely up to rounding. A `draft` speeds up a single text without changing it.
     """
     assert not unsupported_settings(sampling)
     choice = native_token_choice(sampling, tokenizer)
-    seeds = [derive_seed(sampling.seed, "sample", i % (n or len(prompts))) for i in range(len(prompts))]
+    seeds = [derive_seed(sampling.seed, "sample", i) for i in samples or range(len(prompts))]
 
     def steps() -> Iterator[bool]:
         session = decoder.start(prompts, seeds, choice, draft)

@@ -10,7 +10,7 @@ from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
 from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.sampling.text_stream import TextStream
+from gpt_cli.sampling.text_stream import TextStream, in_batches
 from gpt_cli.tokenizer import Tokenizer
 
 
@@ -43,29 +43,29 @@ def stream_batches(
             f"penalty_alpha gives one text for a prompt, not {n}",
             hint="leave out -n, or --penalty-alpha 0",
         )
-    per_batch = len(prompts) if batch_size is None else max(1, batch_size // n)
-    if sampling.penalty_alpha is not None:
-        per_batch = 1
-    batches = [prompts[first : first + per_batch] for first in range(0, len(prompts), per_batch)]
+    limit = 1 if sampling.penalty_alpha is not None else batch_size or n * len(prompts)
     if sampling.beams is not None:
+        size = max(1, limit // n)
+        batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
         return (texts for batch in batches for texts in _search_texts(model, tokenizer, factory, batch, sampling, n))
-    return (
-        texts for batch in batches for texts in _sample_texts(model, tokenizer, factory, batch, sampling, n, decoder)
-    )
+
+    def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
+        return _sample_texts(model, tokenizer, factory, rows, samples, sampling, decoder)
+
+    return in_batches(prompts, n, limit, sample)
 
 
 def _sample_texts(
     model: GPT,
     tokenizer: Tokenizer,
     factory: ProcessorFactory,
-    prompts: Sequence[Sequence[int]],
+    rows: Sequence[Sequence[int]],
+    samples: Sequence[int],
     sampling: SamplingParams,
-    n: int,
     decoder: GraphedDecoder | None,
-) -> Iterator[list[TextStream]]:
-    """Texts by sampling or contrastive search, as one batch."""
-    rows = [prompt for prompt in prompts for _ in range(n)]
-    samples = list(range(n)) * len(prompts)
+) -> list[TextStream]:
+    """Texts that continue `rows`, by sampling or contrastive search, as one batch; samples[i] is the number of row i's
+    sample among those of its prompt."""
     batch = factory.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
@@ -94,8 +94,7 @@ def _sample_texts(
         )
         for row in range(len(rows))
     ]
-    for first in range(0, len(texts), n):
-        yield texts[first : first + n]
+    return texts
 
 
 def _search_texts(

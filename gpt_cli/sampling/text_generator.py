@@ -25,7 +25,7 @@ from gpt_cli.sampling.native_stream import (
     unsupported_settings,
 )
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.sampling.text_stream import TextStream
+from gpt_cli.sampling.text_stream import TextStream, in_batches
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -127,12 +127,10 @@ class TextGenerator:
     def _generate_natively(
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int, batch_size: int
     ) -> Iterator[list[TextStream]]:
-        n_prompts = max(1, min(batch_size, max_batch(self._config)) // n)
-        for first in range(0, len(prompts), n_prompts):
-            rows = [prompt for prompt in prompts[first : first + n_prompts] for _ in range(n)]
-            texts = stream_native(decoder, self.tokenizer, rows, sampling, n, self._draft)
-            for start in range(0, len(texts), n):
-                yield texts[start : start + n]
+        def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
+            return stream_native(decoder, self.tokenizer, rows, sampling, samples, self._draft)
+
+        return in_batches(prompts, n, min(batch_size, max_batch(self._config)), sample)
 
     def uses_native_decoder(self, sampling: SamplingParams | None = None) -> bool:
         """True if the native engine is chosen, False: torch. C or NumPy is decided by `open_decoder`."""
@@ -152,7 +150,7 @@ class TextGenerator:
     def _torch_only_feature(self, sampling: SamplingParams | None = None) -> str | None:
         """The first requested feature that only torch supports, or None."""
         if sampling is not None and (settings := unsupported_settings(sampling)):
-            return settings[0]
+            return "log-probabilities, which --jsonl has" if settings == ["log_probs"] else settings[0]
         if (reason := NATIVE_DECODER.refusal(self._config)) is not None:
             return reason
         if self._device not in ("auto", "cpu"):

@@ -1,6 +1,6 @@
 """A stream of text from tokens: whole characters, and no part of a stop string. Without torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from gpt_cli.sampling.constraint import Matcher
@@ -102,6 +102,27 @@ class TextStream:
     def _add(self, piece: str) -> None:
         if piece:
             self._pieces.append(piece)
+
+
+def in_batches(
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    limit: int,
+    sample: Callable[[Sequence[Sequence[int]], Sequence[int]], list[TextStream]],
+) -> Iterator[list[TextStream]]:
+    """`n` texts of each prompt, generated in batches of at most `limit`: of several prompts, or of a part of the `n`.
+
+    `sample(rows, samples)` returns the texts of a batch, of which row i is sample samples[i] of its prompt.
+    """
+    size = max(1, limit // n)
+    for first in range(0, len(prompts), size):
+        group = prompts[first : first + size]
+        rows, samples = [prompt for prompt in group for _ in range(n)], list(range(n)) * len(group)
+        texts: list[TextStream] = []
+        for start in range(0, len(rows), limit):
+            texts += sample(rows[start : start + limit], samples[start : start + limit])
+        for start in range(0, len(texts), n):
+            yield texts[start : start + n]
 
 
 class StopMatcher:

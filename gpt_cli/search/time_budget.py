@@ -202,8 +202,9 @@ def choose_config(
             break
         left = seconds - (time.perf_counter() - started)
         losses = [c.loss if (c := predict(m, left, *sizes, is_evaluated=is_evaluated)) else math.inf for m in measured]
-        if time.perf_counter() - started > seconds / 10 or losses[-1] > min(losses) + 0.05:
-            break  # those after it take as long or longer
+        are_worse = len(losses) > 2 and min(losses[-2:]) > min(losses) + 0.05
+        if time.perf_counter() - started > seconds / 10 or are_worse:
+            break  # those after take as long or longer; one alone may have been disturbed
     left = seconds - (time.perf_counter() - started)
     choice = choose(measured, left, *sizes, is_evaluated=is_evaluated)
     note("\n".join(reasons(choice, measured, left, sizes, is_evaluated=is_evaluated)))

@@ -97,11 +97,14 @@ def _describe_logs(path: Path) -> str:
     steps = [line["step"] for line in metrics if "loss" in line]
     if steps != sorted(set(steps)):
         raise UserError("metrics.jsonl tells a step twice or out of order")
-    counts = f"{len(metrics):,} lines of metrics, {len(samples):,} samples, {len(events):,} events"
     newest = next(iter(list_checkpoints(path)), None)
-    if metrics or newest is None or checkpoint_step(newest) == 0:  # 0: imported, or not trained yet
-        return counts
-    return f"{METRICS} is {'empty' if (path / METRICS).exists() else 'missing'}; {counts}"
+    last = max((line["step"] for line in metrics if "val_loss" in line), default=0)
+    if newest is not None and not is_imported(path):
+        if checkpoint_step(newest) > 0 and not metrics:
+            raise UserError(f"{METRICS} is {'empty' if (path / METRICS).exists() else 'missing'}")
+        if checkpoint_step(newest) == load_config(path / CONFIG).train.steps > last:  # else it may have been killed
+            raise UserError(f"{METRICS} ends at step {last:,}, before the last one: lines of it are lost")
+    return f"{len(metrics):,} lines of metrics, {len(samples):,} samples, {len(events):,} events"
 
 
 def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:

@@ -53,6 +53,13 @@ class ExampleRows:
                 f"{too_long:,} of {len(examples):,} {split} examples are longer than model.context_length {context}:"
                 f" {', '.join(actions)}"
             )
+        if not len(indices) and cut:
+            targets = np.flatnonzero(counted)
+            widths_needed = targets - examples.starts[np.searchsorted(examples.starts, targets, side="right") - 1]
+            raise RequestError(
+                f"cut to model.context_length {context}, no {split} example keeps a token that is learned",
+                hint=f"one does with model.context_length={int(widths_needed.min())}",
+            )
         if not len(indices):
             raise RequestError(
                 f"no {split} example fits into model.context_length {context}: the shortest has"

@@ -38,7 +38,10 @@ def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
                 escaped = escape_control_chars(text.label[:50])
                 raise UserError(f"the label '{escaped}' is none of task.labels", where=text.where)
     if missing := [label for label in labels if label not in counts]:
-        raise RequestError(f"task.labels: no text that trains has the label '{escape_control_chars(missing[0])}'")
+        raise RequestError(
+            f"task.labels: no text that trains has the label '{escape_control_chars(missing[0])}'",
+            hint="leave it out of task.labels",
+        )
     weights = config.task.class_weights
     if weights == "balanced":
         weights = [counts.total() / len(labels) / counts[label] for label in labels]

@@ -23,17 +23,21 @@ class Base:
     def refuse_another_model(self, overrides: "ConfigValues") -> None:
         """Raise RequestError where another shape is asked for, into which the weights do not fit."""
         from gpt_cli.config import to_yaml_scalar
+        from gpt_cli.config.presets import RECIPES
         from gpt_cli.training.init_from import FREE
 
-        for key, value in overrides.items():
+        recipe = overrides.get("recipe")
+        of_recipe = {f"model.{key}": value for key, value in RECIPES[recipe]["model"].items()} if recipe else {}
+        for key, value in {**of_recipe, **overrides}.items():
             if not key.startswith("model.") or key.removeprefix("model.") in FREE:
                 continue
             if None not in (value, self.values[key]) and value != self.values[key]:  # null: what others make it
-                path = self.values["train.init_from"]
+                path, there = self.values["train.init_from"], to_yaml_scalar(self.values[key])
+                asked = key if key in overrides else "recipe"
                 raise RequestError(
-                    f"{key}={to_yaml_scalar(value)} asks for another model than {path}, where it is"
-                    f" {to_yaml_scalar(self.values[key])}",
-                    hint=f"leave {key} out: train.init_from={path} brings its own",
+                    f"{asked}={to_yaml_scalar(overrides[asked])} asks for another model than {path}, where"
+                    f" {'it' if asked == key else key} is {there}",
+                    hint=f"leave {asked} out: train.init_from={path} brings its own",
                 )
 
     def refuse_another_tokenizer(self, overrides: "ConfigValues") -> None:
