@@ -100,6 +100,14 @@ def test_a_hundred_megabytes_are_fitted_too(tmp_path: Path, has_gpu: bool) -> No
     assert config.model.dropout == 0
 
 
+def test_a_text_that_is_read_often_is_trained_at_the_higher_rate(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text(text_of(20_000))
+    (tmp_path / "long.txt").write_text(text_of(2_000_000))
+    assert fit(tmp_path / "short.txt")[0].optim.lr == Config().optim.lr
+    assert fit(tmp_path / "long.txt")[0].optim.lr < Config().optim.lr
+    assert fit(tmp_path / "long.txt", optim__name="adamw")[0].optim.lr == Config().optim.lr  # the default of the field
+
+
 def test_a_longer_text_never_gets_a_smaller_model_or_context(tmp_path: Path) -> None:
     sizes = []
     for characters in (50, 200, 2_000, 20_000, 200_000, 2_000_000):
@@ -117,14 +125,6 @@ def test_a_text_that_is_read_often_is_regularised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [TokenizerConfig(kind="char"), TokenizerConfig(kind="bpe", vocab_size=300)])
-def test_a_text_that_is_read_often_is_trained_at_the_higher_rate(tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text(text_of(20_000))
-    (tmp_path / "long.txt").write_text(text_of(2_000_000))
-    assert fit(tmp_path / "short.txt")[0].optim.lr == Config().optim.lr
-    assert fit(tmp_path / "long.txt")[0].optim.lr < Config().optim.lr
-    assert fit(tmp_path / "long.txt", optim__name="adamw")[0].optim.lr == Config().optim.lr  # the default of the field
-
-
 def test_a_token_store_is_fitted_as_it_is(tmp_path: Path, tokenizer: TokenizerConfig) -> None:
     (tmp_path / "x.txt").write_text(text_of(30_000))
     data = DataConfig(source=str(tmp_path / "x.txt"), val_fraction=0.2)
