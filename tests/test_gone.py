@@ -130,7 +130,7 @@ def test_an_evaluation_on_a_changed_text_is_refused_and_another_text_must_be_nam
     before = json.loads(gpt_here("eval", "--json").stdout)
     (work_dir / "text.txt").write_text(TEXT.replace("best", "worst"))  # the same letters
     refused = gpt_here("eval", "--json")
-    assert (refused.rc, refused.stdout) == (1, "")
+    assert (refused.rc, refused.stdout) == (2, "")
     assert "text.txt has changed" in refused.stderr
     (work_dir / "text.txt").write_text(TEXT)
     assert json.loads(gpt_here("eval", "--json").stdout) == before

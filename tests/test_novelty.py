@@ -152,7 +152,7 @@ def test_without_its_text_there_is_one_error_and_nothing_is_written(
 ) -> None:
     (tmp_path / "book.txt").write_text(BOOK + "!")
     code, out, err = call(capsys, run)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "error: the text book.txt has changed" in err
     assert "hint: restore the text, or leave --novelty out" in err
     os.rename(tmp_path / "book.txt", tmp_path / "books.txt")  # which is not proposed: the run is of its own text

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart, format_tick, log_ticks, ticks
 from gpt_cli.report.run_baselines import RunBaselines
-from gpt_cli.report.run_diff import Row, compare, render_differences
+from gpt_cli.report.run_diff import compare, render_differences
 from gpt_cli.report.run_metrics import figures, run_outcome
 from gpt_cli.report.run_record import read_record, read_records
 from gpt_cli.report.run_report import render_report
@@ -39,6 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setenv("GPT_CACHE", str(directory / "cache"))
+        patch.setattr("gpt_cli.run.crash_loop.oom_kill_count", lambda: 0)  # of this machine, others' included
         for name, own in (("chars", chars), ("pieces", pieces)):
             Path(f"{name}.yaml").write_text("data: {source: book.txt}\n")
             assert main(["train", "--config", f"{name}.yaml", *shape, *common, *own]) == 0
@@ -316,12 +317,6 @@ def test_the_differences_fit_eighty_columns_whatever_the_runs_are_called(runs: P
 def test_a_run_does_not_differ_from_itself(runs: Path) -> None:
     records = read_records([runs / "chars", runs / "chars"], silent)
     assert render_differences(records, compare(records)) == "the runs do not differ"
-
-
-def test_what_is_shown_alike_is_no_difference(runs: Path) -> None:
-    records = read_records([runs / "chars", runs / "pieces"], silent)
-    epochs = Row("epochs", "epochs", (0.001, 0.002), ("0.00", "0.00"))
-    assert render_differences(records, {"results": [epochs]}) == "the runs do not differ"
 
 
 def test_losses_are_called_better_only_where_they_compare(runs: Path) -> None:

@@ -70,7 +70,7 @@ def to_json(records: Sequence[RunRecord], differences: Differences) -> dict[str,
 
 
 def render_differences(records: Sequence[RunRecord], differences: Differences) -> str:
-    """The differences as tables of at most 80 columns, one for each part, without results that are shown alike."""
+    """The differences as tables of at most 80 columns, one for each part, without equal results."""
     column = max(10, (terminal_columns() - _NAME_WIDTH - 2 * len(records)) // len(records))
     names = [truncate(render_cell(record.name), column) for record in records]
     parts = []
@@ -82,7 +82,7 @@ def render_differences(records: Sequence[RunRecord], differences: Differences) -
                 _change(row) if len(records) == 2 else "",
             )
             for row in rows
-            if row.differs and len(set(row.texts)) > 1
+            if row.differs
         ]
         if lines:
             right = range(1, len(records) + 2) if part == "results" else ()
