@@ -7,7 +7,8 @@ model, half and twice the context, the batch, the learning rate and the weight d
 neighbour does not change is as in the run that was chosen, but for the steps, which are as many as take the same time:
 steps of both are timed in turn. So no loss depends on what else the machine does, and the runs are trained side by
 side, of one thread each. Bits per byte of the whole validation split after the last step; a choice is good if it is
-within 0.02 of the best. The plan and the runs stay in bench/out/budget; the same command goes on with what is there.
+within 0.02 of the best. The plan and the runs stay in bench/out/budget; the same command goes on with what is there, so
+move them away where the text or the code is another.
 """
 
 import argparse
@@ -84,25 +85,28 @@ def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[
     variants = {name: with_values(chosen, values) for name, values in neighbours(chosen).items()}
     runtime = setup_runtime(config.runtime)
     ours: list[float] = []
-    ratios: dict[str, list[float]] = {name: [] for name in variants}
+    ratios: dict[str, list[float]] = {
+        name: [] for name in variants if not name.startswith(RATES)
+    }  # the others take as long as the choice
     for _ in range(ROUNDS):
-        for name, variant in variants.items():
-            times = [measure(one, corpus, runtime, _note).seconds_per_step for one in (chosen, variant)]
+        for name, of_variant in ratios.items():
+            times = [measure(one, corpus, runtime, _note).seconds_per_step for one in (chosen, variants[name])]
             ours.append(times[0])
-            ratios[name].append(times[1] / times[0])
+            of_variant.append(times[1] / times[0])
     plan = {}
     for name, variant in {CHOSEN: chosen, **variants}.items():
-        is_faster_or_slower = any(get_key(variant, key) != get_key(chosen, key) for key in HELD)
         candidate = BudgetCandidate(
             (variant.model.n_layer, variant.model.n_head, variant.model.n_embd),
             variant.model.context_length,
             variant.train.batch_size,
             num_parameters(variant.model, corpus.tokenizer.vocab_size),
-            statistics.median(ours) * (statistics.median(ratios[name]) if is_faster_or_slower else 1.0),
+            statistics.median(ours) * statistics.median(ratios.get(name, [1.0])),
         )
         if (choice := predict(candidate, seconds, len(corpus.train), len(corpus.val))) is not None:
             held = {key: get_key(variant, key) for key in (*HELD, *RATES)}
             plan[name] = settings(choice, seconds, len(corpus.train)) | held | UNTIMED
+    if CHOSEN not in plan:
+        sys.exit(f"{seconds:.0f} s are too short")
     return plan
 
 
@@ -162,7 +166,7 @@ def main() -> int:
             execution = execute(ListSource(runs), pool, RunLimits(None), stop, _note)
             if stop.received or execution.left:
                 _note("interrupted: the same command goes on")
-                return 128 + (stop.received or 0)
+                return 128 + stop.received if stop.received else 1
             ended = {name: [run.outcome() for run in by_seed] for name, by_seed in tasks.items()}
             results = {n: [(o.bpb, o.steps) for o in outcomes if o.bpb is not None] for n, outcomes in ended.items()}
             print(describe(text, {name: found for name, found in results.items() if found}), flush=True)

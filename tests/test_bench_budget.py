@@ -2,10 +2,12 @@
 
 import pytest
 
-from bench.budget import HELD, RATES, describe, neighbours
+from bench import budget
+from bench.budget import CHOSEN, HELD, RATES, describe, make_plan, neighbours
 from gpt_cli.config import Config, parse_config
 from gpt_cli.config.keys import get_key
-from gpt_cli.search.time_budget import LADDER, SHAPE, with_values
+from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.search.time_budget import LADDER, SHAPE, BudgetCandidate, with_values
 
 RUNGS = list(dict.fromkeys(shape for shape, _, _ in LADDER))
 
@@ -38,3 +40,25 @@ def test_the_verdict_is_the_distance_of_the_choice_to_the_best(tmp_path):
     assert lines[1].split() == ["optim.lr=0.1", "2.050", "-0.050", "10"]
     assert lines[2].split() == ["chosen", "2.100", "+0.000", "10"]
     assert lines[3].startswith("0.050 above the best")
+
+
+def test_a_neighbour_is_trained_for_as_long_as_the_choice_however_busy_the_machine_is(tmp_path, monkeypatch):
+    (tmp_path / "x.txt").write_text("the king and the queen\n" * 9000)
+    config = parse_config("", "t", [f"data.source={tmp_path / 'x.txt'}", "tokenizer.kind=char"])
+    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=lambda _: None)
+    busy = 1.0
+
+    def measure(config, corpus, runtime, note):
+        nonlocal busy
+        busy *= 1.01  # slower and slower
+        tokens = config.train.batch_size * config.model.context_length
+        return BudgetCandidate((1, 1, 1), 1, 1, 1, 1e-9 * busy * tokens * config.model.n_layer * config.model.n_embd**2)
+
+    monkeypatch.setattr(budget, "measure", measure)
+    monkeypatch.setattr(budget, "choose_config", lambda config, *_: config)
+    plan = make_plan(config, 60.0, corpus)
+    steps = {name: values["train.steps"] for name, values in plan.items()}
+    half, twice = config.train.batch_size // 2, config.train.batch_size * 2
+    assert steps[f"train.batch_size={half}"] == pytest.approx(2 * steps[CHOSEN], rel=0.05)
+    assert steps[f"train.batch_size={twice}"] == pytest.approx(steps[CHOSEN] / 2, rel=0.05)
+    assert {steps[name] for name in steps if name.startswith(RATES)} == {steps[CHOSEN]}

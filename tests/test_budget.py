@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, load_config
+from gpt_cli.config import Config, DataConfig, TokenizerConfig, load_config, parse_config
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
+from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.search import time_budget, timing
 from gpt_cli.search.time_budget import (
@@ -176,6 +177,23 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
     assert json.loads(capsys.readouterr().out)["weights_sha256"] == first["weights_sha256"]
     assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
     assert 'train.budget: "1m" there, "2m" here' in capsys.readouterr().err
+
+
+def test_one_candidate_that_was_disturbed_does_not_end_the_search(book, monkeypatch):
+    monkeypatch.chdir(book.parent)
+    measurements = pretend_to_measure(monkeypatch)
+    undisturbed = time_budget.measure
+
+    def measure(config, *rest):
+        candidate = undisturbed(config, *rest)
+        return replace(candidate, seconds_per_step=100.0 if len(measurements) == 2 else 0.01)
+
+    monkeypatch.setattr(time_budget, "measure", measure)
+    set_clock(monkeypatch, 1e-4)
+    corpus = prepare_corpus(DataConfig(source="book.txt"), TokenizerConfig(kind="char"), note=lambda _: None)
+    config = parse_config("", "t", ["data.source=book.txt", "tokenizer.kind=char", "runtime.device=cpu"])
+    time_budget.choose_config(config, 60.0, corpus, frozenset(), lambda _: None)
+    assert len(measurements) > 2
 
 
 @pytest.mark.parametrize("stop", [None, "train.patience=3", "train.until_loss=0.001"])

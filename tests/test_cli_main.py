@@ -293,7 +293,7 @@ def test_closed_streams_do_not_stop_the_work_nor_lend_their_number_to_a_file(pri
 def test_a_closed_stdout_is_an_error_and_not_a_silent_loss() -> None:
     result = run_verb("write_text('a')", redirect=">&-")
     assert result.returncode == 1
-    assert result.stderr == "error: cannot write to standard output: Bad file descriptor\n"
+    assert result.stderr == "error: standard output is closed\n"
 
 
 def test_a_message_nobody_reads_does_not_stop_the_work(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ from gpt_cli.terminal.table import terminal_columns
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 IN_UTF_8 = "have names and arguments read as UTF-8: export PYTHONUTF8=1"
 _CANNOT_MAP = ("failed to map segment", "cannot allocate memory", "Cannot allocate memory")  # words of the loader
-CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 app = App(
     rich_markup_mode=None,
@@ -218,6 +218,8 @@ def _explain(error: Exception) -> UserError:
             hint="allow the process more memory (ulimit -v); a training needs less with a lower"
             " train.micro_batch_size (same result) or model.n_embd",
         )
+    elif isinstance(error, OSError) and error.errno == errno.EBADF and isinstance(sys.stdout.name, int):
+        explained = UserError("standard output is closed")  # `_open_standard_streams` opened this one by its number
     elif isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
     elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from gpt_cli.config.diagnostics import to_error
 from gpt_cli.config.keys import sections
-from gpt_cli.config.overrides import apply_overrides
+from gpt_cli.config.overrides import apply_overrides, sets_null
 from gpt_cli.config.paths import rooted
 from gpt_cli.config.schema import Config
 from gpt_cli.config.validation_messages import look_up, translate_errors
@@ -39,7 +39,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         check_listed(path.parent, [path.name])
     text = read_config_file(path)
     if run_dir is not None:  # where null is the directory that it lies in
-        overrides = [one for one in overrides if one != "run_dir=null"]
+        overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]
     try:
         config = parse_config(text, str(path), overrides, of_run=run_dir is not None)
     except RequestError as error:

@@ -20,6 +20,12 @@ def apply_overrides(document: ParsedYaml, overrides: Sequence[str]) -> ParsedYam
     return document
 
 
+def sets_null(override: str) -> bool:
+    """True if the value of `section.key=value` is null, in any of its spellings."""
+    text = override.partition("=")[2].strip()
+    return text != "" and resolve_scalar(text) is None
+
+
 def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
     place = SourceLocation(f"override {override!r}")
     key, equals, text = override.partition("=")

@@ -27,29 +27,23 @@ def check_encoding(encoding: str) -> str:
     return name
 
 
-def decode(
-    pieces: Iterable[bytes], name: str, encoding: str, note: Notify, without: str | None = None
-) -> Iterator[str]:
+def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[str]:
     """The text of `pieces`, newlines as they are, without a byte order mark, which is noted.
 
     Raises UserError, with the offset of the byte, for text that is empty, has a zero character (so is binary), or is
-    not in `encoding`. `without` is the hint for a binary one.
+    not in `encoding`.
     """
-    return (text for text, _ in _decode(pieces, name, encoding, note, without))
+    return (text for text, _ in _decode(pieces, name, encoding, note))
 
 
-def decode_utf8(
-    pieces: Iterable[bytes], name: str, encoding: str, note: Notify, without: str | None = None
-) -> Iterator[bytes]:
+def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
     """As `decode`, but in UTF-8, in pieces of whole characters; UTF-8 input is checked and not encoded again."""
     if check_encoding(encoding) == "utf-8":
-        return (data for _, data in _decode(pieces, name, encoding, note, without))
-    return (text.encode() for text in decode(pieces, name, encoding, note, without))
+        return (data for _, data in _decode(pieces, name, encoding, note))
+    return (text.encode() for text in decode(pieces, name, encoding, note))
 
 
-def _decode(
-    pieces: Iterable[bytes], name: str, encoding: str, note: Notify, without: str | None
-) -> Iterator[tuple[str, bytes]]:
+def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[tuple[str, bytes]]:
     """Yield (text, its bytes in `encoding`) for each piece."""
     encoding = check_encoding(encoding)
     stream = codecs.getincrementaldecoder(encoding)()
@@ -61,7 +55,7 @@ def _decode(
                 f"{name} is UTF-16, not UTF-8", hint="read it with --encoding utf-16 (data.encoding=utf-16)"
             )
         if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
-            raise _binary_error(name, f"byte at offset {offset + zero:,}", without)
+            raise _binary_error(name, f"byte at offset {offset + zero:,}")
         pending = stream.getstate()[0]
         try:
             text = stream.decode(piece, not piece)
@@ -77,7 +71,7 @@ def _decode(
                 f"{name} is not {encoding.upper()}: {error}", hint=f"without a mark: {encoding}-le or {encoding}-be"
             ) from error
         if encoding != "utf-8" and "\0" in text:
-            raise _binary_error(name, f"character near offset {offset:,}", without)
+            raise _binary_error(name, f"character near offset {offset:,}")
         offset += len(piece)
         # bytes.count takes six times as long, and the interpreter's lock with it
         lines += int(np.count_nonzero(np.frombuffer(piece, dtype=np.uint8) == _NEWLINE[0]))
@@ -94,5 +88,8 @@ def _decode(
         raise UserError(f"{name} is empty")
 
 
-def _binary_error(name: str, location: str, hint: str | None) -> UserError:
-    return UserError(f"{name} is binary, not text: there is a zero {location}", hint=hint)
+def _binary_error(name: str, location: str) -> UserError:
+    return UserError(
+        f"{name} is binary, not text: there is a zero {location}",
+        hint="of a folder, name the texts alone, such as 'FOLDER/*.txt'",
+    )

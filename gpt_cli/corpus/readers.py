@@ -29,8 +29,6 @@ class ReaderOptions:
     labels: bool = False
     """True: a string, integer or boolean under that key of a JSON line is read as JSON text, and integers in a column
     of a table as their digits."""
-    without: str | None = None
-    """The hint for a binary file: how the others of its folder are given."""
 
 
 @dataclass(frozen=True)
@@ -102,4 +100,4 @@ def _read_bytes(pieces: Iterable[bytes], path: Path, options: ReaderOptions, not
         case ".csv":
             yield from read_csv(name, decode(pieces, name, options.encoding, note), options.text_key)
         case _:
-            yield name, decode_utf8(pieces, name, options.encoding, note, options.without)
+            yield name, decode_utf8(pieces, name, options.encoding, note)

@@ -9,9 +9,8 @@ import importlib
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -98,23 +97,7 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
     paths = _expand_path(find_path(source), note)
     _note_raw_tables(paths, note)
-    if len(paths) > 1 and (folder := find_path(source)).is_dir():
-        hints = _hints_without(paths, folder)
-        return [text_file(path, replace(options, without=hints[path.suffix])) for path in paths]
     return [text_file(path, options) for path in paths]
-
-
-def _hints_without(paths: list[Path], folder: Path) -> dict[str, str]:
-    """{suffix: the hint for a binary file of it among `paths`, which are in `folder`: how the others are given}."""
-    counts = Counter(path.suffix for path in paths if path.suffix)
-    usual = sorted(counts, key=lambda suffix: (suffix != ".txt", -counts[suffix]))
-    root = Path(glob.escape(str(folder)), "**" if any(path.parent != folder for path in paths) else "")
-    hints = {}
-    for suffix in {path.suffix for path in paths}:
-        other = next((one for one in usual if one != suffix), None)
-        alone = "each by its name" if other is None else quote(str(root / f"*{other}"))
-        hints[suffix] = f"give the texts alone: {alone}"
-    return hints
 
 
 def _note_raw_tables(paths: list[Path], note: Notify) -> None:

@@ -82,11 +82,13 @@ class Request:
         from gpt_cli.cli.options.data_options import refuse_text_key, refuse_twice
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import parse_overrides
+        from gpt_cli.config.overrides import sets_null
         from gpt_cli.terminal.table import fold
 
         # null leaves to `gpt` what it would choose anyway
-        self.overrides = [one for one in self.overrides if one not in ("run_dir=null", "tokenizer.vocab_size=null")]
-        keys = [key for key, _, value in (one.partition("=") for one in self.overrides) if value != "null"]
+        chosen_anyway = ("run_dir=", "tokenizer.vocab_size=")
+        self.overrides = [one for one in self.overrides if not (one.startswith(chosen_anyway) and sets_null(one))]
+        keys = [override.partition("=")[0] for override in self.overrides if not sets_null(override)]
         if any(key.startswith(_BPE) for key in keys) and "tokenizer.kind" not in keys:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
         values = parse_overrides(self.overrides)

@@ -32,10 +32,11 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
     """
     for override in overrides:
         key = override.partition("=")[0]
-        if (needed := _condition(config, key)) is not None and get_key(config, key) != fields()[key].default:
+        is_changed = get_key(config, key) != fields()[key].default
+        if is_changed and (needed := _condition(config, key)) is not None:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
         unused = ["data.val_fraction"] if config.data.test_fraction else ["data.val_fraction", "data.split"]
-        if config.data.val_source is not None and key in unused:
+        if is_changed and config.data.val_source is not None and key in unused:
             raise RequestError(
                 f"{key} has no effect here: data.val_source is the validation text",
                 where=f"override {override!r}",
