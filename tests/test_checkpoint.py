@@ -263,6 +263,35 @@ def test_a_run_with_only_damaged_checkpoints_is_not_started_again_by_itself(tmp_
     assert len(notes) == 1
 
 
+@pytest.mark.parametrize("moment", range(16))
+def test_a_checkpoint_that_a_trainer_replaces_while_it_is_read_is_followed_by_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    save(tmp_path, 1)
+    calls = 0
+
+    def with_trainer(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == moment + 1:  # calls of the trainer itself are later ones
+                save(tmp_path, 2)
+                checkpoint.prune(tmp_path, keep=1)
+            return function(*arguments, **options)
+
+        return called
+
+    for name in ("open", "listdir", "lstat"):
+        monkeypatch.setattr(os, name, with_trainer(getattr(os, name)))
+    notes: list[str] = []
+    actual = checkpoint.load_newest(tmp_path, notes.append)
+    assert calls > moment, "the checkpoint was never replaced"
+    assert actual is not None
+    assert_same(actual.model_tensors, weights(actual.step))
+    assert actual.step == 2 or not (tmp_path / "checkpoints" / "step-00000001").exists()
+    assert notes == []
+
+
 def test_damage_between_loading_and_reading_the_optimizer_is_noticed(tmp_path: Path) -> None:
     actual = checkpoint.load(save(tmp_path, 1))
     (actual.path / "optimizer.safetensors").write_bytes(pack_tensors(moments(2)))

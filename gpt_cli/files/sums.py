@@ -106,7 +106,9 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yield (name, hex) for each line of SHA256SUMS. Raises DamagedError if it is missing or malformed."""
     if not os.path.lexists(path / SUMS):
         raise DamagedError(f"{path} is damaged: {SUMS} is missing")
-    if os.lstat(path / SUMS).st_size > _SUMS_LIMIT:
+    with translate_os_errors("look at", path / SUMS):
+        size = os.lstat(path / SUMS).st_size
+    if size > _SUMS_LIMIT:
         raise DamagedError(f"{path} is damaged: {SUMS} is too large")
     text = b"".join(read_member(path / SUMS)).decode("utf-8", errors="replace")
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):

@@ -101,6 +101,11 @@ def checkpoints_dir(run_dir: Path) -> Path:
     return run_dir / "checkpoints"
 
 
+def checkpoint_path(run_dir: Path, step: int) -> Path:
+    """Where the checkpoint of `step` is, or would be."""
+    return checkpoints_dir(run_dir) / f"step-{step:08d}"
+
+
 def save(
     run_dir: Path,
     step: int,
@@ -131,7 +136,7 @@ def save(
     parent = checkpoints_dir(run_dir)
     if parent.is_symlink():
         raise DiskError(f"cannot write {parent}: a symbolic link stands there, which is never written through")
-    path = parent / f"step-{step:08d}"
+    path = checkpoint_path(run_dir, step)
     if path.exists() and _is_intact(path):
         if not _same_tensors(path, contents):
             raise UserError(
@@ -189,16 +194,22 @@ def _refuse_giant(config: Config, size: int) -> None:
 def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
     """The newest checkpoint of the run that verifies; None if the run has none at all.
 
-    Each damaged one that is newer is reported through `note`. Raises UserError if there are only damaged ones:
-    starting again from nothing is not for us to decide.
+    A trainer may commit and remove some meanwhile. Each damaged one that is newer is reported through `note`. Raises
+    UserError if there are only damaged ones: starting again from nothing is not for us to decide.
     """
-    paths = list_checkpoints(run_dir)
-    for path in paths:
-        try:
-            return load(path)
-        except DamagedError as error:
-            note(f"{error.message}; it is kept, and skipped")
-    if paths:
+    tried: set[Path] = set()
+    while untried := [path for path in list_checkpoints(run_dir) if path not in tried]:
+        for path in untried:
+            try:
+                return load(path)
+            except UserError as error:
+                if not path.is_dir():  # a trainer removed it meanwhile, having committed a newer one
+                    continue
+                if not isinstance(error, DamagedError):
+                    raise
+                note(f"{error.message}; it is kept, and skipped")
+        tried.update(untried)
+    if any(path.is_dir() for path in tried):
         raise UserError(
             f"no checkpoint in {checkpoints_dir(run_dir)} is intact",
             hint="move that directory away to start again from step 0, or train into another run_dir",
@@ -210,7 +221,7 @@ def saved_state(run_dir: Path, step: int | None) -> dict[str, Any]:
     """The training state saved with the checkpoint of `step`; {} for None."""
     if step is None:
         return {}
-    path = checkpoints_dir(run_dir) / f"step-{step:08d}"
+    path = checkpoint_path(run_dir, step)
     return _parse_state(read_file(path / STATE, _STATE_LIMIT), path)
 
 

@@ -10,6 +10,7 @@ run.json is written last: without it the directory is not a run.
 """
 
 import json
+import math
 import os
 import platform
 import sys
@@ -275,7 +276,15 @@ def _newest_run(runs: Path) -> Path:
             f"no run found under {runs.absolute()}",
             hint="train one: gpt train TEXT; or name one that lies elsewhere: --run RUN",
         )
-    return max(newest, key=lambda run: newest[run].stat().st_mtime_ns)
+    return max(newest, key=lambda run: _saved_at(newest[run]))
+
+
+def _saved_at(checkpoint: Path) -> float:
+    """When it was saved; later than any if a trainer removed it just now, having saved a newer one."""
+    try:
+        return checkpoint.stat().st_mtime_ns
+    except FileNotFoundError:
+        return math.inf
 
 
 def free_name(path: Path, suffix: str = "") -> Path:

@@ -12,7 +12,7 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
-from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
+from gpt_cli.run.checkpoint import checkpoint_path, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
 from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
@@ -137,8 +137,7 @@ class ModelRegistry:
             raise ApiError(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
         name = f"{run}@{step}"
         if name not in self._by_step:
-            path = next(path for path in list_checkpoints(self.paths[run]) if checkpoint_step(path) == step)
-            self._by_step[name] = await self._load(name, path)
+            self._by_step[name] = await self._load(name, checkpoint_path(self.paths[run], step))
         self._by_step.move_to_end(name)
         while len(self._by_step) > _MAX_CHECKPOINTS:
             self._by_step.popitem(last=False)
