@@ -54,6 +54,19 @@ def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_he
     assert {line["path"] for line in listed} == lines.keys()
 
 
+def test_a_run_that_lost_its_record_is_listed_as_damaged_and_one_that_begins_is_not(work_dir):
+    shutil.copytree("runs/one", "runs/begun")
+    for name in ("one", "begun"):
+        Path("runs", name, "run.json").unlink()
+    with DirectoryLock(Path("runs/begun")):
+        lines = {line.path: line for line in list_runs(Path("runs"))}
+    assert lines.keys() == {"runs/one", "runs/two", "runs/wide-and-with-a-very-long-name"}
+    assert (lines["runs/one"].state, lines["runs/one"].differences) == (
+        "runs/one is damaged: run.json is missing",
+        None,
+    )
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
 def test_the_list_fits_the_terminal(gpt_here, work_dir, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -134,7 +134,7 @@ class TokenizePipeline:
                 if (share := self._sampled_share) < 1:
                     read = self.config.train_bytes
                     self.note(
-                        f"the vocabulary is learned from {format_size(read)} of the text,"
+                        f"the vocabulary is learned from about {format_size(read)} of the text,"
                         f" spread evenly over its training part of about {format_size(round(read / share))}"
                     )
                 return train_tokenizer(self._training_text("train"), self._with_vocab_size())

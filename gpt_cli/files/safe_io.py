@@ -242,11 +242,11 @@ def how_to_shorten(path: Path) -> str:
 
 
 def format_size(size: int) -> str:
-    """A size in bytes as 512 bytes, 1.5 MB or 12.0 GB."""
+    """A size in bytes as 1 byte, 512 bytes, 1.5 MB or 12.0 GB."""
     for unit, scale in (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
-    return f"{size} bytes"
+    return f"{size} byte{'s' * (size != 1)}"
 
 
 def _create_file(path: Path, chunks: Iterable[bytes]) -> str:

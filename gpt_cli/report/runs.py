@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.files import check_listed, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
-from gpt_cli.run.directory import RUN, is_imported
+from gpt_cli.run.directory import RUN, is_imported, refuse_without_record
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
@@ -54,7 +54,7 @@ class RunLine:
 
 
 def list_runs(folder: Path) -> list[RunLine]:
-    """A line for each run in `folder`, the most recently saved first."""
+    """A line for each run in `folder`, the most recently saved first; then those that lack run.json, or are closed."""
     paths = [folder / name for name in list_directory(folder)]
     named = [path for path in paths if os.path.isdir(path) and not path.name.startswith(".")]
     closed = [path for path in named if not os.access(path, os.R_OK | os.X_OK)]
@@ -69,8 +69,10 @@ def list_runs(folder: Path) -> list[RunLine]:
             configs[run] = load_config(run / CONFIG)
         except UserError as error:
             broken[run] = _failed(run, error.message.partition("\n")[0], error.__cause__)
+    broken |= _without_record(path for path in named if path not in closed and path not in runs)
     common = _common_values(list(configs.values()))
-    listed = [_describe(run, configs[run], common) if run in configs else broken[run] for run in runs]
+    listed = [_describe(run, configs[run], common) if run in configs else broken.pop(run) for run in runs]
+    listed += broken.values()
     return listed + [RunLine(str(path), "cannot be read: permission denied", closed=True) for path in closed]
 
 
@@ -161,6 +163,18 @@ def _describe(run: Path, config: Config, common: dict[str, Any]) -> RunLine:
             if get_key(config, key) != value and (not imported or key.startswith(_OF_IMPORTED))
         },
     )
+
+
+def _without_record(folders: Iterable[Path]) -> dict[Path, RunLine]:
+    """The lines of those that were runs, and have lost run.json; one that begins just now has not lost it."""
+    lines: dict[Path, RunLine] = {}
+    for folder in folders:
+        try:
+            if not is_training(folder):
+                refuse_without_record(folder)
+        except UserError as error:
+            lines[folder] = _failed(folder, error.message, error.__cause__)
+    return lines
 
 
 def _failed(run: Path, state: str, cause: BaseException | None) -> RunLine:
