@@ -122,6 +122,26 @@ def test_only_what_was_logged_is_needed(tmp_path: Path) -> None:
         assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
+def of_classes(steps: int = 8) -> list[dict[str, float]]:
+    return [{"step": step, "time": step, "val_loss": 1 - step / 10, "accuracy": step / 10} for step in range(steps)]
+
+
+def test_the_loss_of_classes_is_per_text_and_their_accuracy_is_drawn_with_its_highest(tmp_path: Path) -> None:
+    classes, language = make_run(tmp_path / "classes", of_classes()), make_run(tmp_path / "language", metrics())
+    for name, runs, y, expected in (
+        ("loss", [classes], "loss", "loss (nats per text)"),
+        ("both", [classes, language], "loss", "loss (nats)"),
+        ("language", [language], "loss", "loss (nats per token)"),
+        ("accuracy", [classes], "accuracy", "best 0.700"),
+    ):
+        plot_runs(runs, tmp_path / f"{name}.svg", y=y)
+        texts = (tmp_path / f"{name}.svg").read_text()
+        assert f"<!-- {expected} -->" in texts or f"{expected}) -->" in texts
+        assert ("bits per token" in texts) == (name == "language")
+    with pytest.raises(RequestError, match="predicts tokens: it has no accuracy"):
+        plot_runs([language], tmp_path / "no.png", y="accuracy")
+
+
 def test_the_verb_draws_the_named_runs(gpt_here: Callable[..., Any], run: Path, tmp_path: Path) -> None:
     outcome = gpt_here("plot", run, "-o", "picture.png", "--x", "tokens", "--log-x")
     assert (outcome.rc, outcome.stdout, outcome.stderr) == (0, "", "wrote picture.png\n")

@@ -43,6 +43,7 @@ TOGETHER = (
     "a twelfth user",
     "a thirteenth user",
     "a fourteenth user",
+    "a fifteenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

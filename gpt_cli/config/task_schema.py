@@ -27,6 +27,11 @@ class TaskConfig(ConfigSection):
     trains: Literal["all", "head"] = "all"
     """head: only the head is trained, on the features of train.init_from as they are."""
 
+    @property
+    def predicted(self) -> Literal["token", "text"]:
+        """That of which there is one loss each."""
+        return "text" if self.kind == "classes" else "token"
+
 
 def task_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     """`values` of a config, sections by name, with what classes make of the keys of other sections left open."""

@@ -61,7 +61,7 @@ def _training_facts(run: LoadedRun) -> dict[str, str]:
     """Step, validation loss and weights digest of the checkpoint, by name."""
     pairs = {"step": f"{run.step:,}"}
     if isinstance(loss := run.state.get("val_loss"), float):
-        pairs["validation loss"] = f"{loss:.4f} nats per token"
+        pairs["validation loss"] = f"{loss:.4f} nats per {run.config.task.predicted}"
     if bits := _bits(run):
         pairs["bits per byte"] = f"{bits:.4f}"
     return pairs | {"weights": f"sha256 {run.weights_sha256}"}

@@ -15,13 +15,13 @@ from matplotlib.ticker import EngFormatter
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
 from gpt_cli.report.run_record import read_bytes_per_token, run_names
-from gpt_cli.report.series import X_LABELS, Curve, Measure, Series, XAxis, series, smooth
+from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
 from gpt_cli.run.checkpoint import is_checkpoint, list_checkpoints
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.open_checkpoint import how_to_train
 
-YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput"]
+YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput", "accuracy"]
 
 _LABELS: dict[YAxis, str] = {
     "loss": "loss (nats per token)",
@@ -29,10 +29,23 @@ _LABELS: dict[YAxis, str] = {
     "lr": "learning rate",
     "grad_norm": "gradient norm",
     "throughput": "tokens per second",
+    "accuracy": "accuracy",
 }
-_WORDS: dict[YAxis, str] = {"lr": "learning rates", "grad_norm": "gradient norms", "throughput": "times"}
-_TRAINING: dict[YAxis, Measure] = {"loss": "loss", "bpb": "train_bpb"}  # other axes are measures of the same name
-_VALIDATION: dict[YAxis, Measure] = {"loss": "val_loss", "bpb": "bpb"}
+_WORDS: dict[YAxis, str] = {
+    "lr": "learning rates",
+    "grad_norm": "gradient norms",
+    "throughput": "times",
+    "accuracy": "accuracies",
+}
+_TRAINING: dict[YAxis, Measure] = {
+    "loss": "loss",
+    "bpb": "train_bpb",
+    "lr": "lr",
+    "grad_norm": "grad_norm",
+    "throughput": "throughput",
+}
+_VALIDATION: dict[YAxis, Measure] = {"loss": "val_loss", "bpb": "bpb", "accuracy": "accuracy"}
+_NO_CURVE = Series(np.zeros(0), np.zeros(0))
 _STYLES = (("-", "o"), ("--", "s"), ("-.", "^"))  # (line, marker), for more runs than colours
 _WIDTH = 8.0  # inches
 
@@ -48,7 +61,7 @@ def plot_runs(
     width: float = _WIDTH,
 ) -> None:
     """Draw `y` of `runs` into `output`, `width` inches wide: training (each value, and a moving average) and, of
-    losses, validation.
+    losses, validation; of accuracies, validation alone.
 
     The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Raises
     RequestError for an output that cannot be written, UserError for a run without these metrics.
@@ -56,20 +69,31 @@ def plot_runs(
     check_output(output, hint="gpt plot RUN -o loss.png")
     figure = Figure(figsize=(width, 0.6 * width), dpi=150, layout="constrained")
     axes = figure.add_subplot()
+    all_metrics = [read_metrics(run) for run in runs]
     for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
-        _draw_run(axes, run, name, index, x, y, alone=len(runs) == 1)
+        _draw_run(axes, run, all_metrics[index], name, index, x, y, alone=len(runs) == 1)
     _draw_frame(axes, x, y, log_x, log_y)
+    if y == "loss" and any(map(_are_of_classifier, all_metrics)):
+        axes.set_ylabel("loss (nats per text)" if all(map(_are_of_classifier, all_metrics)) else "loss (nats)")
+    elif y == "loss":
+        bits = axes.secondary_yaxis("right", functions=(_to_bits, _to_nats))
+        bits.set_ylabel("bits per token")
+        axes.spines["right"].set_visible(True)
     write_picture(output, figure)
 
 
-def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool) -> None:
-    metrics = read_metrics(run)
-    if y == "bpb" and any("accuracy" in line for line in metrics):
+def _draw_run(
+    axes: Axes, run: Path, metrics: Metrics, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool
+) -> None:
+    if y == "bpb" and _are_of_classifier(metrics):
         hint = f"gpt plot {quote(str(run))} --y loss"
         raise RequestError(f"{run} classifies texts: it has no bits per byte", hint=hint)
+    if y == "accuracy" and metrics and not _are_of_classifier(metrics):
+        hint = f"gpt plot {quote(str(run))} --y bpb"
+        raise RequestError(f"{run} predicts tokens: it has no accuracy", hint=hint)
     size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
-    training = series(metrics, _TRAINING.get(y, y), x, size)
-    validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else Series(np.zeros(0), np.zeros(0))
+    training = series(metrics, _TRAINING[y], x, size) if y in _TRAINING else _NO_CURVE
+    validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else _NO_CURVE
     if not len(training.x) and not len(validation.x):
         words = _WORDS.get(y, "losses")
         if is_checkpoint(run):
@@ -87,9 +111,14 @@ def _draw_run(axes: Axes, run: Path, name: str, index: int, x: XAxis, y: YAxis, 
         smoothed = training.y if y == "lr" else smooth(training.y)  # a schedule is no noise
         axes.plot(training.x, smoothed, line, color=colour, linewidth=1.6, label=name_shown)
     if len(validation.x):
-        legend = f"validation{suffix} (best {validation.y.min():.3f})"
+        best = validation.y.max() if y == "accuracy" else validation.y.min()
+        legend = f"validation{suffix} (best {best:.3f})"
         shade = COLOURS[1] if alone else colour
         axes.plot(validation.x, validation.y, ":", marker=marker, markersize=4, color=shade, label=legend)
+
+
+def _are_of_classifier(metrics: Metrics) -> bool:
+    return any("accuracy" in line for line in metrics)
 
 
 def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> None:
@@ -105,11 +134,7 @@ def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> Non
         axes.set_ylim(bottom=0)
     axes.set_xlabel(X_LABELS[x])
     axes.set_ylabel(_LABELS[y])
-    if y == "loss":
-        bits = axes.secondary_yaxis("right", functions=(_to_bits, _to_nats))
-        bits.set_ylabel("bits per token")
-    else:
-        axes.spines["right"].set_visible(False)
+    axes.spines["right"].set_visible(False)
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines["top"].set_visible(False)

@@ -120,6 +120,7 @@ def _collect(record: RunRecord, number: int, baselines: bool, note: Notify) -> R
 
 def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
     levels = _best_baselines(runs[0].baselines) if _one_text(runs) else []
+    units = {run.record.config.task.predicted for run in runs}
     return [
         _accuracy(runs)
         if all(run.record.config.task.kind == "classes" for run in runs)
@@ -131,7 +132,7 @@ def _charts(runs: Sequence[ReportRun]) -> list[Chart]:
         Chart(
             "Loss",
             "Each training step faint, smoothed strong; dots are validation.",
-            _over_axes(runs, "loss", "val_loss", "nats per token"),
+            _over_axes(runs, "loss", "val_loss", f"nats per {units.pop()}" if len(units) == 1 else "nats"),
         ),
         Chart(
             "Learning rate",

@@ -67,8 +67,7 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
     smooth = moving_average(losses)
     lr, optim = suggest_lr(rates, smooth), config.optim
     adamw_lr = float(f"{lr * optim.adamw_lr / optim.peak_lr:.2g}") if optim.name == "muon" else None
-    unit: Literal["token", "text"] = "text" if config.task.kind == "classes" else "token"
-    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr, unit)
+    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr, config.task.predicted)
 
 
 def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:

@@ -16,8 +16,10 @@ def plot(
         "loss.png"
     ),
     y: Annotated[
-        Literal["loss", "bpb", "lr", "grad_norm", "throughput"],
-        typer.Option(help="What is drawn; bpb: bits per byte, by which any two models compare."),
+        Literal["loss", "bpb", "lr", "grad_norm", "throughput", "accuracy"],
+        typer.Option(
+            help="What is drawn; bpb: bits per byte, by which any two models compare; accuracy: of task.kind=classes."
+        ),
     ] = "loss",
     x: Annotated[Literal["step", "tokens", "bytes", "time"], typer.Option(help="What it is drawn over.")] = "step",
     log_x: Annotated[bool, typer.Option("--log-x", help="Draw the horizontal axis logarithmically.")] = False,

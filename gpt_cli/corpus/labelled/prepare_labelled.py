@@ -84,8 +84,8 @@ def assign_by_label(
         if len(groups) < needed:
             text = texts[groups[0][1][0]]
             raise UserError(
-                f"the label '{_escaped_label(text)}' has {len(groups)} different texts; each split needs"
-                " one of its own",
+                f"the label '{_escaped_label(text)}' has {len(groups)} different text{'s' * (len(groups) != 1)};"
+                " each split needs one of its own",
                 where=text.where,
                 hint="give more of them, or leave that label out",
             )

@@ -105,7 +105,8 @@ def collect(
     runs: Runs, outcomes: Mapping[str, Outcome], search: SearchSource | None, total: int, left: str | None
 ) -> SweepResult:
     """The result so far."""
-    measure: Measure = "bpb" if any(axis.key.startswith("tokenizer.") for axis in runs.request.axes) else "val_loss"
+    varies_tokens = any(axis.key.startswith("tokenizer.") for axis in runs.request.axes)
+    measure: Measure = "bpb" if varies_tokens and runs.base.task.kind == "language" else "val_loss"
     losses = runs.losses(outcomes, measure)
     seed = runs.base.seed
     searched: dict[int, float | None] = dict.fromkeys(losses)
@@ -159,13 +160,13 @@ def write_best(result: SweepResult, runs: Runs) -> Path | None:
     run_dir = f"runs/{runs.request.home.name}-best"
     config = runs.request.config_of(runs.points[result.best.number]).model_copy(update={"run_dir": run_dir})
     path = runs.request.home / BEST
-    lines = comment(_provenance(result, result.best))
+    lines = comment(_provenance(result, result.best, config.task.predicted))
     replace_file(path, ("\n".join(lines) + "\n" + dump_config(config, full=False)).encode())
     return path
 
 
-def _provenance(result: SweepResult, best: Setting) -> Sequence[str]:
-    unit = "bits per byte" if result.measure == "bpb" else "nats per token"
+def _provenance(result: SweepResult, best: Setting, predicted: str) -> Sequence[str]:
+    unit = "bits per byte" if result.measure == "bpb" else f"nats per {predicted}"
     spread = "" if best.spread is None else f" ± {best.spread:.4f}"
     return [
         f"The best of {len(result.settings)} settings of a sweep: {best.text}.",
