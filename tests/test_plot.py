@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.report.plot import plot_runs
+from gpt_cli.report.plot import YAxis, plot_runs
 from gpt_cli.report.series import moving_average, series
 from gpt_cli.terminal.table import render_pairs, render_table
 
@@ -128,12 +128,13 @@ def of_classes(steps: int = 8) -> list[dict[str, float]]:
 
 def test_the_loss_of_classes_is_per_text_and_their_accuracy_is_drawn_with_its_highest(tmp_path: Path) -> None:
     classes, language = make_run(tmp_path / "classes", of_classes()), make_run(tmp_path / "language", metrics())
-    for name, runs, y, expected in (
+    cases: list[tuple[str, list[Path], YAxis, str]] = [
         ("loss", [classes], "loss", "loss (nats per text)"),
         ("both", [classes, language], "loss", "loss (nats)"),
         ("language", [language], "loss", "loss (nats per token)"),
         ("accuracy", [classes], "accuracy", "best 0.700"),
-    ):
+    ]
+    for name, runs, y, expected in cases:
         plot_runs(runs, tmp_path / f"{name}.svg", y=y)
         texts = (tmp_path / f"{name}.svg").read_text()
         assert f"<!-- {expected} -->" in texts or f"{expected}) -->" in texts
