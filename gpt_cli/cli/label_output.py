@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.terminal.escape import display_width, escape_control_chars
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.evaluation.classifier import Classifier, Prediction
@@ -52,7 +53,7 @@ def print_labels(
             print(_render(judged[:worst], classifier.labels, known=known))
         if known:
             print(("\n" if worst is not None else "") + _render_tally(tally))
-    texts_read = f"{len(examples):,} text{'s' * (len(examples) != 1)}"
+    texts_read = plural(len(examples), "text")
     note(f"{texts_read}; the score of a label is its log-probability, {_LENGTHS[classifier.normalise]}")
 
 

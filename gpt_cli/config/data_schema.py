@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from gpt_cli.config.section import ConfigSection, Count, Name, Probability, Steps
 from gpt_cli.literals import DataFormat, SplitBy
+from gpt_cli.terminal.plural import plural
 
 
 class DataConfig(ConfigSection):
@@ -111,8 +112,6 @@ class DataConfig(ConfigSection):
         if self.weights is not None:
             sources = len(self.sources)
             if len(self.weights) != sources:
-                numbers = f"{len(self.weights)} number{'s' * (len(self.weights) != 1)}"
-                raise ValueError(
-                    f"data.weights has {numbers} for {sources} source{'s' * (sources != 1)} in data.source"
-                )
+                numbers = plural(len(self.weights), "number")
+                raise ValueError(f"data.weights has {numbers} for {plural(sources, 'source')} in data.source")
         return self

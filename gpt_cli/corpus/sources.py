@@ -23,6 +23,7 @@ from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import list_directory
 from gpt_cli.files.safe_io import CHUNK, translate_os_errors
+from gpt_cli.terminal.plural import plural
 
 BUILTIN = "builtin:python-docs"
 _NOT_TEXT = frozenset(
@@ -199,7 +200,7 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
         else:
             note(f"left out {len(paths):,} {artifact}s in {folder}, for instance {min(paths)}")
     if skipped:
-        files_skipped = f"{len(skipped):,} binary file{'s' * (len(skipped) != 1)}"
+        files_skipped = plural(len(skipped), "binary file")
         note(f"skipped {files_skipped} in {folder}, for instance {min(skipped)}")
     return [Path(path) for path in sorted(files, key=by_parts)]
 

@@ -13,6 +13,7 @@ from gpt_cli.corpus.executors import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Fingerprint
 from gpt_cli.errors import UserError
 from gpt_cli.literals import SplitBy
+from gpt_cli.terminal.plural import plural
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -80,7 +81,7 @@ class SplitPlan:
             if any(sizes[split] < 2 for split, fraction in fractions.items() if fraction):
                 tests = f" and {data.test_fraction} for the test" if data.test_fraction else ""
                 raise UserError(
-                    f"the text is too small to split: {size:,} character{'s' * (size != 1)}, of which"
+                    f"the text is too small to split: {plural(size, 'character')}, of which"
                     f" data.val_fraction {val_fraction} is held out for validation{tests}",
                     hint="give a longer text: each part needs at least 2 characters",
                 )

@@ -7,6 +7,7 @@ from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer
 
 
@@ -39,12 +40,13 @@ def cut_window(
     """
     if tokens <= context_length:
         raise RequestError(
-            f"there are {tokens:,} tokens: too few for a context of {context_length:,} and its target",
+            f"there are {plural(tokens, 'token')}: too few for a context of {context_length:,} and its target",
             hint=f"--context {max(1, tokens - 1)}",
         )
     if not 0 <= at < tokens - context_length:
         raise RequestError(
-            f"there is no window of {context_length:,} tokens and a target at {at:,}: there are {tokens:,} tokens",
+            f"there is no window of {context_length:,} tokens and a target at {at:,}:"
+            f" there are {plural(tokens, 'token')}",
             hint=f"--at goes from 0 to {tokens - context_length - 1}",
         )
     return TrainingWindow(at, tuple(read(split, at, at + context_length + 1).tolist()))

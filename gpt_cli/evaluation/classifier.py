@@ -12,6 +12,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.logprob_scorer import LogprobScorer
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer
 
 Normalise = Literal["none", "tokens", "bytes"]
@@ -73,7 +74,7 @@ class Classifier:
         if longest - first > context:
             label = self.labels[max(range(len(choices)), key=lambda i: len(choices[i]))]
             raise RequestError(
-                f"the label '{escape_control_chars(label[:50])}' has {longest - first:,} tokens;"
+                f"the label '{escape_control_chars(label[:50])}' has {plural(longest - first, 'token')};"
                 f" the model's context is {context:,}"
             )
         dropped = max(0, longest - context - 1)

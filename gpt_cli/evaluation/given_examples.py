@@ -17,6 +17,7 @@ from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.sampling import drop_unknown
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer
 
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -108,7 +109,7 @@ class UnknownDropper:
     def report(self) -> None:
         """Note how many distinct characters were dropped."""
         if self._dropped:
-            characters = f"{len(self._dropped)} distinct character{'s' * (len(self._dropped) != 1)}"
+            characters = plural(len(self._dropped), "distinct character")
             self._note(f"left out {characters} that the vocabulary lacks")
 
 

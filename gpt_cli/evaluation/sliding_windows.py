@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.evaluation.logprob_scorer import LogProbs, LogprobScorer
+from gpt_cli.terminal.plural import plural
 
 _BATCH_SIZE = 64  # windows that are scored together
 
@@ -59,7 +60,7 @@ def read_tokens(reader: LogprobScorer, tokens: npt.NDArray[np.uint32], stride: i
     Raises UserError for a text of fewer than 2 tokens, and for logits that are not finite.
     """
     if len(tokens) < 2:
-        raise UserError(f"a text of {len(tokens)} token{'s' * (len(tokens) != 1)} leaves nothing to predict")
+        raise UserError(f"a text of {plural(len(tokens), 'token')} leaves nothing to predict")
     log_probs = np.full(len(tokens), np.nan)
     batch: list[SlidingWindow] = []
     for window in windows(len(tokens), reader.context_length, stride):

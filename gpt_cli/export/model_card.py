@@ -3,6 +3,7 @@
 from gpt_cli.config import dump_config
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.run.log import read_metrics
+from gpt_cli.terminal.plural import plural
 
 
 def model_card(run: LoadedRun, architecture: str) -> str:
@@ -19,7 +20,7 @@ pipeline_tag: {"text-classification" if classes else "text-generation"}
 
 Trained with `gpt`; in Transformers it is a `{architecture}`.
 
-{_table(_training_facts(run) | {"tokenizer": tokenizer, "context": f"{run.config.model.context_length:,} tokens"})}
+{_table(_training_facts(run) | {"tokenizer": tokenizer, "context": _context(run)})}
 
 ## Use
 
@@ -54,7 +55,11 @@ inputs = tokenizer("{_prompt(run)}", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 ```
 
-Prompt and continuation together fit in {run.config.model.context_length:,} tokens."""
+Prompt and continuation together fit in {_context(run)}."""
+
+
+def _context(run: LoadedRun) -> str:
+    return plural(run.config.model.context_length, "token")
 
 
 def _training_facts(run: LoadedRun) -> dict[str, str]:

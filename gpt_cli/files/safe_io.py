@@ -13,6 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.errors import UserError
+from gpt_cli.terminal.plural import plural
 
 CHUNK = 1 << 20
 _FREE_SPACE = "free some space and run the same command again"
@@ -246,7 +247,7 @@ def format_size(size: int) -> str:
     for unit, scale in (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"
-    return f"{size} byte{'s' * (size != 1)}"
+    return plural(size, "byte")
 
 
 def _create_file(path: Path, chunks: Iterable[bytes]) -> str:

@@ -3,6 +3,7 @@
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.run.model_info import Info
 from gpt_cli.search.dry_run import Plan
+from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import format_duration, render_pairs, render_table
 from gpt_cli.training.device_share import DeviceShare
 
@@ -11,15 +12,15 @@ def render_info(info: Info) -> str:
     pairs = {
         "path": info.path,
         "vocabulary": f"{info.vocab_size:,} ids ({info.tokenizer})",
-        "context": f"{info.context_length:,} tokens",
-        "step": f"{info.batch_size:,} sequences, {info.tokens_per_step:,} tokens",
+        "context": plural(info.context_length, "token"),
+        "step": f"{plural(info.batch_size, 'sequence')}, {info.tokens_per_step:,} tokens",
         "training": f"{info.flops_per_token:,} FLOPs per token",
     }
     if info.checkpoint is not None:
         loss = "" if info.val_loss is None else f", validation loss {info.val_loss:.4f}"
         pairs |= {
             "checkpoint": info.checkpoint,
-            "trained": f"{info.step:,} steps{loss}",
+            "trained": f"{plural(info.step or 0, 'step')}{loss}",
             "weights sha256": str(info.weights_sha256),
         }
     tensors: list[tuple[object, ...]] = [
@@ -43,7 +44,7 @@ def render_share(share: DeviceShare) -> str:
     if share.refused is not None:
         return f"{head}\n" + render_pairs({"refused": share.refused})
     pairs = {
-        "batch": f"{share.sequences:,} sequences, {share.micro_batches:,} times {share.micro_batch_size:,}",
+        "batch": f"{plural(share.sequences, 'sequence')}, {share.micro_batches:,} times {share.micro_batch_size:,}",
         "sends": f"{format_size(share.bytes_sent)} a step",
     }
     if share.bytes_sent_full:
@@ -67,7 +68,7 @@ def render_plan(plan: Plan) -> str:
         "inputs": f"{_shape(plan.input_shape)} tokens",
         "logits": _shape(plan.logits_shape),
         "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validation",
-        "epochs": f"{plan.epochs:.2f}, in {plan.steps:,} steps",
+        "epochs": f"{plan.epochs:.2f}, in {plural(plan.steps, 'step')}",
         "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
         "time": _time(plan),
     }

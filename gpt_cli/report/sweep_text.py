@@ -2,6 +2,7 @@
 
 from gpt_cli.search.sweep.axes import overrides_of
 from gpt_cli.search.sweep.sweep_result import Setting, SweepResult
+from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import fold, render_table
 
 UNITS = {"val_loss": "val loss", "bpb": "bits per byte"}
@@ -54,6 +55,6 @@ def _words(result: SweepResult) -> list[str]:
         return ["No", "run", "has", "ended", "with", "a", "loss."]
     seeds = len(result.best.losses)
     return [
-        "Best:", *result.best.text.split(" "), *f"({seeds} seed{'s' * (seeds != 1)});".split(" "),
+        "Best:", *result.best.text.split(" "), *f"({plural(seeds, 'seed')});".split(" "),
         *f"{result.verdict}.".split(" "),
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from textwrap import fill
 from gpt_cli.analysis.advice import advise
 from gpt_cli.analysis.characters import CharacterCount
 from gpt_cli.analysis.results import DuplicateCount, TextReport
+from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
 
 _MAX_CHARACTERS = 20  # listed of each kind
@@ -36,7 +37,7 @@ def _pairs(report: TextReport) -> dict[str, object]:
     pairs: dict[str, object] = {
         "characters": f"{report.characters:,}, of which {report.val_characters:,} are held out for validation",
         "bytes": f"{report.bytes:,}, {report.bytes / report.characters:.2f} per character",
-        "distinct": _characters_in(report.distinct_characters),
+        "distinct": plural(report.distinct_characters, "character"),
         "documents": f"{report.documents:,}, {_share(report.duplicate_documents)} duplicates",
         "lines": f"{lines.lines:,}, {lines.blank:,} empty; median {lines.median_length:,} characters,"
         f" longest {lines.longest:,}",
@@ -49,14 +50,10 @@ def _pairs(report: TextReport) -> dict[str, object]:
     if report.unseen:
         listed = " ".join(f"'{character}'" for character in report.unseen[:_MAX_UNSEEN])
         more = ", for instance" if len(report.unseen) > _MAX_UNSEEN else ""
-        pairs["new"] = f"{_characters_in(len(report.unseen))} only in the validation text{more}: {listed}"
+        pairs["new"] = f"{plural(len(report.unseen), 'character')} only in the validation text{more}: {listed}"
     if report.compared_share < 1:
         pairs["compared"] = f"1 passage in {1 / report.compared_share:,.0f}, chosen by its hash"
     return pairs
-
-
-def _characters_in(count: int) -> str:
-    return "1 character" if count == 1 else f"{count:,} characters"
 
 
 def _share(copies: DuplicateCount) -> str:

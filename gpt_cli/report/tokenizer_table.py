@@ -12,6 +12,7 @@ from gpt_cli.analysis.compare_tokenizers import Measured
 from gpt_cli.config import ModelConfig, load_config, parse_config
 from gpt_cli.model.sizing import parameter_table
 from gpt_cli.report.figure_io import COLOURS, label, write_picture
+from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import fold, render_table, terminal_columns
 
 _HEADER = (
@@ -85,7 +86,7 @@ def render_comparison(table_columns: Sequence[Column], model: ModelConfig) -> st
 
 def describe_model(model: ModelConfig) -> str:
     """`4 layers of width 128 and a context of 128 tokens`."""
-    layers = f"{model.n_layer} layer{'s' * (model.n_layer != 1)}"
+    layers = plural(model.n_layer, "layer")
     return f"{layers} of width {model.n_embd:,} and a context of {model.context_length:,} tokens"
 
 

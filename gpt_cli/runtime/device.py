@@ -16,6 +16,7 @@ from gpt_cli.distributed.world import ALONE, World, world_of_environment
 from gpt_cli.errors import RequestError
 from gpt_cli.runtime.cpu_level import chosen_level
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16
+from gpt_cli.terminal.plural import plural
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Runtime:
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
     def describe(self) -> str:
-        threads = f", {self.threads} thread{'s' * (self.threads != 1)}" if self.device.type == "cpu" else ""
+        threads = f", {plural(self.threads, 'thread')}" if self.device.type == "cpu" else ""
         processes = f", {self.world.size} processes" if self.world.size > 1 else ""
         return f"{self.name}, {self.precision}{threads}{processes}"
 

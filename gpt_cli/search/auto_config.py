@@ -17,6 +17,7 @@ from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
+from gpt_cli.terminal.plural import plural
 
 _EPOCHS = 20  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
@@ -185,7 +186,7 @@ def _explain(
     sentences = [text.tokenizer_reason, text.split_reason]
     if not has_base:
         n_layer = plan["model.n_layer"]
-        model = f"{n_layer} layer{'s' * (n_layer != 1)} of width {plan['model.n_embd']}"
+        model = f"{plural(n_layer, 'layer')} of width {plan['model.n_embd']}"
         is_requested = bool(requested.keys() & {"model.n_layer", "model.n_embd"})
         reason = ", as asked." if is_requested else f" suit {text.tokens:,.0f} tokens and {machine}."
         sentences.append(model + reason)
@@ -201,13 +202,13 @@ def _explain(
 
 
 def _explain_steps(steps: int, context_length: int, epochs: float, is_exact: bool) -> str:
-    length = f"in {steps:,} step{'s' * (steps != 1)}"
+    length = f"in {plural(steps, 'step')}"
     if epochs >= 0.995:
-        return f"It sees {context_length:,} tokens at once and its training text {epochs:.1f} times, {length}."
+        return f"It sees {plural(context_length, 'token')} at once and its training text {epochs:.1f} times, {length}."
     share = f"{'' if is_exact else 'about '}{100 * epochs:.2g}%"
     steps_of_epoch = math.ceil(steps / max(epochs, 1e-9))
     advice = f": train.steps={steps_of_epoch} reads all of it once." if is_exact else "."
-    return f"It sees {context_length:,} tokens at once and {share} of its training text, {length}{advice}"
+    return f"It sees {plural(context_length, 'token')} at once and {share} of its training text, {length}{advice}"
 
 
 def _to_config(values: ConfigValues) -> Config:

@@ -26,6 +26,7 @@ from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.timing import time_steps
+from gpt_cli.terminal.plural import plural
 from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.schedule_clock import OVERRUN
 from gpt_cli.training.state import TrainingState
@@ -169,11 +170,13 @@ def reasons(
     lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
     for candidate in measured:
         prediction = predict(candidate, seconds, *tokens, is_evaluated=is_evaluated)
-        outcome = "too slow" if prediction is None else f"{prediction.steps:,} steps, loss {prediction.loss:.2f}"
+        outcome = (
+            "too slow" if prediction is None else f"{plural(prediction.steps, 'step')}, loss {prediction.loss:.2f}"
+        )
         mark = "->" if candidate == choice.candidate else "  "
         n_layer, _, n_embd = candidate.shape
         lines.append(
-            f"{mark} {n_layer} layer{'s' * (n_layer != 1)} of width {n_embd},"
+            f"{mark} {plural(n_layer, 'layer')} of width {n_embd},"
             f" {candidate.batch_size} x {candidate.context_length} tokens:"
             f" {1e3 * candidate.seconds_per_step:,.0f} ms a step, {outcome}"
         )

@@ -8,6 +8,7 @@ import numpy as np
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.vocab_size import choose_vocab_size
 from gpt_cli.literals import TokenizerKind
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 _MAX_CHAR_VOCAB = 512  # a larger alphabet is better encoded as bytes or BPE
@@ -29,8 +30,8 @@ def choose_tokenizer(
 
     `beginning` is the start of the training text, of so many `characters`, long enough to count words in.
     """
-    ones = f"{alphabet_size:,} distinct one{'s' * (alphabet_size != 1)}"
-    size = f"the text has {characters:,} character{'s' * (characters != 1)}, {ones}"
+    ones = plural(alphabet_size, "distinct one")
+    size = f"the text has {plural(characters, 'character')}, {ones}"
     if (tokenizer := _existing_tokenizer(fixed)) is not None:
         tokens = f"{tokenizer.vocab_size:,} {tokenizer.kind} tokens"
         return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."

@@ -27,6 +27,7 @@ from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
 from gpt_cli.selftest.model import check_cache, check_causality, check_padding
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import load_tokenizer
 
 
@@ -106,7 +107,7 @@ def _describe_logs(path: Path) -> str:
             raise UserError(f"{METRICS} is {'empty' if (path / METRICS).exists() else 'missing'}")
         if checkpoint_step(newest) == load_config(path / CONFIG).train.steps > last:  # else it may have been killed
             raise UserError(f"{METRICS} ends at step {last:,}, before the last one: lines of it are lost")
-    return f"{len(metrics):,} lines of metrics, {len(samples):,} samples, {len(events):,} events"
+    return f"{plural(len(metrics), 'line')} of metrics, {len(samples):,} samples, {len(events):,} events"
 
 
 def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:

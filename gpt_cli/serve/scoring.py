@@ -14,6 +14,7 @@ from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.text_engine import TextEngine
+from gpt_cli.terminal.plural import plural
 
 
 async def prompt_logprobs(
@@ -56,7 +57,7 @@ async def score_text(
     if not text:
         raise ApiError(400, "the text is empty", param="text")
     if len(tokens) < 2:
-        few = f"{len(tokens)} token{'s' * (len(tokens) != 1)}"
+        few = plural(len(tokens), "token")
         raise ApiError(400, f"a text of {few} leaves nothing to predict", param="text")
     entries = await prompt_logprobs(scheduler, model, tokens, n_top)
     log_probs = np.array([np.nan if entry.logprob is None else entry.logprob for entry in entries])

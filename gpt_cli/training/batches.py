@@ -14,6 +14,7 @@ from gpt_cli.distributed.reduce import micro_batches_of_rank
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
+from gpt_cli.terminal.plural import plural
 from gpt_cli.training.device_tokens import DeviceTokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]
@@ -58,7 +59,7 @@ class Batches:
     def __post_init__(self) -> None:
         if len(self.tokens) <= self.context_length:
             raise RequestError(
-                f"the training split has {len(self.tokens):,} tokens: too few for one window of"
+                f"the training split has {plural(len(self.tokens), 'token')}: too few for one window of"
                 f" model.context_length {self.context_length} and its targets",
                 hint="give more text, or a smaller model.context_length",
             )

@@ -17,6 +17,7 @@ from gpt_cli.errors import Notify
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
+from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
@@ -67,7 +68,7 @@ class Console:
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"{_unknown(corpus)}{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
-            f" {config.train.steps:,} steps of {config.train.batch_size} sequences{coverage}\n"
+            f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
             f"  device {runtime.describe()}{', compiled code' if native else ''}"
         )
         if finished is None:

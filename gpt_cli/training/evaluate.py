@@ -23,6 +23,7 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.engine import Engine
@@ -101,7 +102,7 @@ class EvaluationText:
         nothing to predict.
         """
         if len(ids) < 2:
-            raise UserError(f"a text of {len(ids)} token{'s' * (len(ids) != 1)} leaves nothing to predict")
+            raise UserError(f"a text of {plural(len(ids), 'token')} leaves nothing to predict")
         capped = ids if max_tokens is None else ids[: max_tokens + 1]
         sizes = token_sizes(tokenizer)
         counts = np.zeros(len(sizes), dtype=np.int64)

@@ -9,6 +9,7 @@ import typer
 
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import SplitBy
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig
@@ -49,8 +50,8 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     refuse_twice(corpus)
     weights = keys.get("weights")
     if weights and len(weights) != len(corpus):
-        times = f"{len(weights)} time{'s' * (len(weights) != 1)}"
-        texts = f"{len(corpus)} text{'s' * (len(corpus) != 1)}"
+        times = plural(len(weights), "time")
+        texts = plural(len(corpus), "text")
         raise RequestError(f"--weight is given {times} for {texts}", hint="give one --weight for each text, in order")
     try:
         return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)

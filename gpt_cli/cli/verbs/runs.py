@@ -12,6 +12,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.plural import plural
 
 app = App(rich_markup_mode=None)
 
@@ -70,7 +71,7 @@ def remove(
             raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))
     for path in runs:
         checkpoints = list_checkpoints(path)
-        steps = f"{checkpoint_step(checkpoints[0]):,} steps, " if checkpoints else ""
+        steps = f"{plural(checkpoint_step(checkpoints[0]), 'step')}, " if checkpoints else ""
         if not yes and not _confirmed(f"move {path} ({steps}{format_size(size_of(path))}) to the trash?"):
             note(f"{path} stays")
             continue

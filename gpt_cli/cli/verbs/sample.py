@@ -15,6 +15,7 @@ from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.cli.unknown_characters import known_choices, note_unknown_stops, without_unknown
 from gpt_cli.errors import RequestError
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import TextStream
@@ -159,7 +160,7 @@ def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: i
     longest = max(map(len, tokens))
     if longest > context_length:
         note(
-            f"the {'longest ' if len(prompts) > 1 else ''}prompt has {longest:,} tokens;"
+            f"the {'longest ' if len(prompts) > 1 else ''}prompt has {plural(longest, 'token')};"
             f" the model sees the last {context_length:,}, its context"
         )
     return tokens

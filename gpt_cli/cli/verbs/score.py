@@ -17,6 +17,7 @@ from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import refuse_unknown, without_unknown
 from gpt_cli.errors import RequestError
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -184,7 +185,7 @@ def score(
             print(json.dumps(_as_object(text.line(i)), allow_nan=False))
     else:
         _print_rows((text.line(i) for i in chosen), len(text), tokens)
-    note(f"{text.tokens:,} tokens, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
+    note(f"{plural(text.tokens, 'token')}, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
 
 
 def _classifier(
@@ -239,7 +240,7 @@ def _how(n_token: int, context_length: int, stride: int) -> str:
     least = context_length + 1 - stride
     return (
         f"Each token is predicted once, in windows of {context_length:,} tokens that move on by {stride:,}:"
-        f" past the first from at least {least:,} token{'s' * (least > 1)}."
+        f" past the first from at least {plural(least, 'token')}."
     )
 
 

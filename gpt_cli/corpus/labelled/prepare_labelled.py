@@ -17,6 +17,7 @@ from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
@@ -84,7 +85,7 @@ def assign_by_label(
         if len(groups) < needed:
             text = texts[groups[0][1][0]]
             raise UserError(
-                f"the label '{_escaped_label(text)}' has {len(groups)} different text{'s' * (len(groups) != 1)};"
+                f"the label '{_escaped_label(text)}' has {plural(len(groups), 'different text')};"
                 " each split needs one of its own",
                 where=text.where,
                 hint="give more of them, or leave that label out",

@@ -29,6 +29,7 @@ from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import config_changes
 from gpt_cli.search.time_budget import measure, with_values
+from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import format_duration
 
 PLAN, ADVISED = "scale.json", "advised.yaml"
@@ -243,7 +244,7 @@ def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
     name = f"{number:03}-width={rung.n_embd},steps={rung.steps}-seed={base.seed}"
     config = rung.config(base).model_copy(update={"run_dir": str(home / name)})
     held_out = ", held out" if rung.held_out else ""
-    layers = f"{rung.n_layer} layer{'s' * (rung.n_layer != 1)}"
+    layers = plural(rung.n_layer, "layer")
     return RunTask(name, f"{layers} of width {rung.n_embd}, {rung.steps:,} steps{held_out}", config)
 
 

@@ -25,6 +25,7 @@ from gpt_cli.search.sweep.sweep import (
     open_plan,
 )
 from gpt_cli.search.sweep.sweep_result import SweepResult, collect, write_best
+from gpt_cli.terminal.plural import plural
 
 _FEWEST = 2  # runs that can be compared
 _START_SECONDS = 3.0  # of a process, before its first step: most of it imports torch
@@ -77,16 +78,16 @@ def run_sweep(
 
 
 def _opening(request: SweepRequest, plan: SweepPlan, runs: int, jobs: int) -> str:
-    if request.is_search:
-        kind = f"a search of {plan.trials} runs"
+    if plan.trials is not None:
+        kind = f"a search of {plural(plan.trials, 'run')}"
     elif request.axes:
         kind = f"{runs // request.seeds} settings"
     else:
         kind = "no key is varied, so it says how far seeds alone move the loss"
-    seeds = f"{request.seeds} seed{'s' * (request.seeds != 1)}"
+    seeds = plural(request.seeds, "seed")
     concurrency = "one after the other" if jobs == 1 else f"{jobs} side by side"
-    each = "" if plan.threads is None else f", {plan.threads} thread{'s' * (plan.threads != 1)} each"
-    return f"sweep: {kind}, {seeds}: {runs} runs, {concurrency}{each}\n  in {request.home}"
+    each = "" if plan.threads is None else f", {plural(plan.threads, 'thread')} each"
+    return f"sweep: {kind}, {seeds}: {plural(runs, 'run')}, {concurrency}{each}\n  in {request.home}"
 
 
 def _require_optuna(request: SweepRequest) -> None:

@@ -13,6 +13,7 @@ from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, Difference, compa
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.search_source import SearchSource
 from gpt_cli.search.sweep.sweep import Runs
+from gpt_cli.terminal.plural import plural
 
 Measure = Literal["val_loss", "bpb"]
 BEST = "best.yaml"
@@ -170,6 +171,5 @@ def _provenance(result: SweepResult, best: Setting, predicted: str) -> Sequence[
     spread = "" if best.spread is None else f" ± {best.spread:.4f}"
     return [
         f"The best of {len(result.settings)} settings of a sweep: {best.text}.",
-        f"Validation loss {best.mean:.4f}{spread} {unit}, {len(best.losses)} seed{'s' * (len(best.losses) != 1)};"
-        f" {result.verdict}.",
+        f"Validation loss {best.mean:.4f}{spread} {unit}, {plural(len(best.losses), 'seed')}; {result.verdict}.",
     ]
