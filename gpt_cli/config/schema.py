@@ -107,7 +107,7 @@ class TrainConfig(ConfigSection):
 
     budget: Name | None = None
     """A time such as 90s, 10m or 1h30m in which the run is to end, from the command to the last checkpoint: size,
-    context, dropout, batch, steps and schedule are chosen for it where they are not written down.
+    context, dropout, decay, batch, steps and schedule are chosen for it where they are not written down.
     null: off."""
     steps: Steps = 1000
     """Optimizer updates."""

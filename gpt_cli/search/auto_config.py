@@ -16,12 +16,13 @@ from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
+from gpt_cli.search.regularization import dropout_and_decay
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 from gpt_cli.terminal.plural import plural
 
 _EPOCHS = 20  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
-_FEW_EPOCHS = 3
+_FEW_EPOCHS = 10
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
 
@@ -161,10 +162,8 @@ def _choose_context_length(validation_tokens: float, limit: int) -> int:
 
 
 def _choose_regularization(epochs: float, *, has_base: bool) -> dict[str, Any]:
-    values = {"model.dropout": 0.2 if epochs > 10 else 0.1 if epochs > 3 else 0.0}
-    if not has_base:
-        values["optim.weight_decay"] = 0.2 if epochs > 10 else 0.1
-    return values
+    dropout, decay = dropout_and_decay(epochs)
+    return {"model.dropout": dropout} if has_base else {"model.dropout": dropout, "optim.weight_decay": decay}
 
 
 def _choose_cadence(steps: int, tokens_per_step: int, validation_tokens: float) -> dict[str, Any]:
@@ -197,7 +196,8 @@ def _explain(
     elif dropout:
         sentences.append(f"Dropout {dropout} keeps it from memorising the text.")
     else:
-        sentences.append("No dropout: the text is long enough not to be memorised.")
+        decay = "" if epochs <= 3 else f"; a weight decay of {plan['optim.weight_decay']} keeps it from that"
+        sentences.append(f"No dropout: the text is long enough not to be memorised{decay}.")
     return sentences
 
 

@@ -5,9 +5,10 @@ The choice is a pure function of the measurements. It ranks shapes by a law for 
     loss = 1.03 + 12.6 / N^0.34 + 21.6 / D^0.3 + 1.6 / sqrt(T) + 12 / steps
 
 in nats per token: N parameters (the exponent of Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one
-counting for less each time (Muennighoff et al., 2023, equation 5), T context. Its constants come from five runs of the
-default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 0.2 to 4.9 million tokens), so on another text it
-ranks rather than predicts.
+counting for less each time (Muennighoff et al., 2023, equation 5), T context, of which what is beyond 128 counts the
+less the fewer different tokens there are. Its constants come from five runs of the default recipe on tiny Shakespeare
+(0.8 to 3.2 million parameters, 0.2 to 4.9 million tokens), so on another text it ranks rather than predicts; how much
+the context counts is from seven texts of 0.1 to 10 MB (docs/recipes.md).
 """
 
 import math
@@ -25,6 +26,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.search.regularization import dropout_and_decay
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.plural import plural
 from gpt_cli.training.example_batches import open_batches
@@ -35,7 +37,7 @@ SHAPE = ("model.n_layer", "model.n_head", "model.n_embd")
 CHOSEN = (
     *(*SHAPE, "model.context_length", "model.dropout"),
     *("train.batch_size", "train.steps", "train.max_minutes"),
-    *("schedule.warmup_steps", "eval.every", "checkpoint.every", "sample.every"),
+    *("optim.weight_decay", "schedule.warmup_steps", "eval.every", "checkpoint.every", "sample.every"),
 )
 """The keys that a budget decides, unless they are set."""
 
@@ -57,6 +59,8 @@ _FEWEST_STEPS = 20
 _SLACK = 0.98  # of the time; a machine that turns out slower has its schedule shortened (`ScheduleClock`)
 _EVALUATIONS = 3  # before, amid and after
 _EVALUATION_SHARE = 0.05  # of the time, which these may take at most; else the one after alone
+_SHORT_CONTEXT = 128
+_LONG_CONTEXT_TOKENS = 200_000  # different ones, with which half of what a longer context could bring is learned
 _REPEAT_HALF_LIFE = 15.4  # R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)
 
 
@@ -91,7 +95,10 @@ def expected_loss(parameters: int, context_length: int, steps: int, tokens: int,
     from_repeats = unique * _REPEAT_HALF_LIFE * (1.0 - math.exp(-repeats / _REPEAT_HALF_LIFE))
     effective_tokens = min(tokens, unique) + from_repeats
     sizes = 12.6 / math.pow(parameters, 0.34) + 21.6 / math.pow(effective_tokens, 0.3)
-    return 1.03 + sizes + 1.6 / math.sqrt(context_length) + 12.0 / max(1, steps)
+    learned = 1.0 / (1.0 + (_LONG_CONTEXT_TOKENS / unique) ** 2)
+    shorter = 1.0 / math.sqrt(min(context_length, _SHORT_CONTEXT))
+    context = 1.6 * (shorter + learned * (1.0 / math.sqrt(context_length) - shorter))
+    return 1.03 + sizes + context + 12.0 / max(1, steps)
 
 
 def predict(
@@ -141,13 +148,15 @@ def choose(
 def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[str, Any]:
     candidate, steps = choice.candidate, choice.steps
     epochs = steps * candidate.tokens_per_step / train_tokens
+    dropout, decay = dropout_and_decay(epochs)
     n_layer, n_head, n_embd = candidate.shape
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "model.context_length": candidate.context_length,
-        "model.dropout": 0.2 if epochs > 15 else 0.1 if epochs > 6 else 0.0,
+        "model.dropout": dropout,
+        "optim.weight_decay": decay,
         "train.batch_size": candidate.batch_size,
         "train.steps": steps,
         "train.max_minutes": round(OVERRUN * seconds / 60.0, 4),
@@ -212,6 +221,8 @@ def choose_config(
     choice = choose(measured, left, *sizes, is_evaluated=is_evaluated)
     note("\n".join(reasons(choice, measured, left, sizes, is_evaluated=is_evaluated)))
     values = {key: value for key, value in settings(choice, left, sizes[0]).items() if key not in written}
+    if config.train.init_from is not None:
+        values.pop("optim.weight_decay", None)  # that of the run that is trained further
     return with_values(config, values)
 
 

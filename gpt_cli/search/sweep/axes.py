@@ -4,6 +4,7 @@ A range is searched on a log scale if its key is a rate, or with `key=log:low..h
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -104,6 +105,20 @@ def corners(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
         yield dict(zip((axis.key for axis in axes), values, strict=True))
 
 
+def every_point(axes: Sequence[Axis], limit: int) -> list[dict[str, str]] | None:
+    """All combinations of values, whole numbers of ranges included; None for more than `limit`, or fractions."""
+    if any(isinstance(axis, ValueRange) and not axis.whole for axis in axes):
+        return None
+    values = [
+        axis.values if isinstance(axis, ValueList) else range(round(axis.low), round(axis.high) + 1) for axis in axes
+    ]
+    if math.prod(map(len, values)) > limit:
+        return None
+    return [
+        dict(zip((axis.key for axis in axes), map(str, point), strict=True)) for point in itertools.product(*values)
+    ]
+
+
 def overrides_of(point: Point) -> list[str]:
     return [f"{key}={value}" for key, value in point.items()]
 
@@ -174,10 +189,7 @@ def _refusal(key: str, fixed: Sequence[str]) -> str | None:
 
 
 def _count(axes: Sequence[Axis]) -> int:
-    count = 1
-    for axis in axes:
-        count *= len(axis.values) if isinstance(axis, ValueList) else 1
-    return count
+    return math.prod(len(axis.values) for axis in axes if isinstance(axis, ValueList))
 
 
 def to_json(axis: Axis) -> dict[str, Any]:

@@ -9,11 +9,13 @@ tried nor the steps at which runs are pruned depend on the speed of processes or
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import read_file, replace_file
-from gpt_cli.search.sweep.axes import corners
+from gpt_cli.search.sweep.axes import corners, every_point
 from gpt_cli.search.sweep.executor import RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.sweep import FINALISTS, Runs
@@ -21,6 +23,7 @@ from gpt_cli.search.sweep.sweep import FINALISTS, Runs
 TRIALS = "trials.json"
 _LIMIT = 1 << 24
 _ATTEMPTS = 20  # at drawing values that the schema accepts and that were not tried
+_MOST_POINTS = 10_000  # combinations of which each is looked at
 
 
 class SearchSource:
@@ -32,7 +35,7 @@ class SearchSource:
         self._drawn = read_trials(runs)
         self._tasks: dict[str, RunTask] = {}  # of the trials, in their order
         self._finals: list[RunTask] | None = None
-        finals = FINALISTS * runs.plan.seeds if runs.plan.seeds > 1 else 0
+        finals = min(FINALISTS, self.trials) * runs.plan.seeds if runs.plan.seeds > 1 else 0
         self.total_runs = self.trials + finals
         point = next(iter(corners(runs.request.axes)))
         self.total_work = self.total_runs * RunTask("", "", runs.request.config_of(point)).work
@@ -44,8 +47,10 @@ class SearchSource:
             if any(name not in outcomes for name in names):
                 return None
             task = self._trial(number, [(self._point(name), outcomes[name]) for name in names])
-            self._tasks[task.name] = task
-            return task
+            if task is not None:
+                self._tasks[task.name] = task
+                return task
+            self.trials = number  # all values were tried
         if self._finals is None:
             if any(name not in outcomes for name in self._tasks):
                 return None
@@ -82,30 +87,28 @@ class SearchSource:
             for number in numbers
         ]
 
-    def _trial(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask:
-        """Trial `number`: as it was written down, or drawn from `history` and written down."""
+    def _trial(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask | None:
+        """Trial `number`: as it was written down, or drawn from `history` and written down; None: none is left."""
         if number < len(self._drawn):
             return self.runs.task(number, self._drawn[number], self.runs.base.seed)
-        task = self._draw(number, history)
+        if (task := self._draw(number, history)) is None:
+            return None
         self._drawn.append(self.runs.points[number])
         replace_file(_path(self.runs), (json.dumps(self._drawn, indent=1) + "\n").encode())
         return task
 
-    def _draw(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask:
+    def _draw(self, number: int, history: Sequence[tuple[Mapping[str, str], Outcome]]) -> RunTask | None:
+        """A run of values that were not tried, of Optuna's proposals or, where these repeat, the first there are."""
         from gpt_cli.search.sweep.optuna_search import propose
 
-        problem = None
-        for attempt in range(_ATTEMPTS):
-            seed = (self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32
-            point = propose(self.runs.request.axes, history, seed)
-            if point in self._drawn and attempt < _ATTEMPTS // 2:
-                continue
-            try:
-                return self.runs.task(number, point, self.runs.base.seed)
-            except RequestError as error:  # values of two keys that do not go together
-                problem = error
-        assert problem is not None
-        raise problem
+        seeds = [(self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32 for attempt in range(_ATTEMPTS)]
+        proposed = (propose(self.runs.request.axes, history, seed) for seed in seeds)
+        others = every_point(self.runs.request.axes, _MOST_POINTS) or ()
+        for point in chain(proposed, others):
+            if point not in self._drawn:
+                with suppress(RequestError):  # values of two keys that do not go together
+                    return self.runs.task(number, point, self.runs.base.seed)
+        return None
 
     def _point(self, name: str) -> dict[str, str]:
         return self.runs.points[self.runs.of_name[name][0]]

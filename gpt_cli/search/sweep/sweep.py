@@ -16,7 +16,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.runtime.processor import default_threads
-from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, grid, overrides_of, short_name
+from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, every_point, grid, overrides_of, short_name
 from gpt_cli.search.sweep.executor import ListSource, RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
 
@@ -31,7 +31,7 @@ _LAG = 4  # at least, so that searches by one process and by four draw the same 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The decisions made before the first run, unchanged when the sweep is resumed."""
+    """The decisions made before the first run, unchanged when the sweep is resumed but for `seeds` and `trials`."""
 
     config: str
     """The config, as YAML, without the values that are varied."""
@@ -90,19 +90,24 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
             raise RequestError(
                 f"{runs} run{' is' if runs == 1 else 's are'} too few: the best {FINALISTS} are trained again with"
                 f" {request.seeds} seeds each",
-                hint=f"--max-runs {finals + _TRIALS}, or fewer seeds: --seeds 1",
+                hint=f"--max-runs {finals + _TRIALS}, at least {finals + 2}; or fewer seeds: --seeds 1",
             )
+        points = every_point(request.axes, trials)
+        trials = trials if points is None else len(points)
     threads = None if jobs == 1 else max(1, default_threads() // jobs)
     threads = base.runtime.threads or threads
     written = dump_config(base.model_copy(update={"run_dir": None}))
     return SweepPlan(written, [str(axis) for axis in request.axes], request.seeds, max(jobs, _LAG), threads, trials)
 
 
-def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
-    """Write `plan` to `home`, or return the one that is there. Raises RequestError if that is of another sweep."""
+def open_plan(home: Path, plan: SweepPlan, *, is_limited: bool) -> SweepPlan:
+    """Write `plan` to `home`, or return the one that is there. Raises RequestError if that is of another sweep.
+
+    Seeds and, if its runs are limited, the runs of a search become those of `plan`: neither changes the runs before.
+    """
     path = home / PLAN
     if not path.exists():
-        replace_file(path, (json.dumps(asdict(plan), indent=1) + "\n").encode())
+        _write_plan(path, plan)
         return plan
     saved = read_plan(home)
     if saved.axes != plan.axes:
@@ -111,9 +116,14 @@ def open_plan(home: Path, plan: SweepPlan) -> SweepPlan:
         lines = config_changes(saved.config, plan.config)
     if lines:
         raise RequestError(f"{home} is a sweep of another request{''.join(lines)}", hint=_ANOTHER)
-    if saved.trials is not None and saved.seeds != plan.seeds:
-        raise RequestError(f"{home} is a search with --seeds {saved.seeds}, not {plan.seeds}", hint=_ANOTHER)
-    return replace(saved, seeds=plan.seeds)
+    resumed = replace(saved, seeds=plan.seeds, trials=plan.trials if is_limited else saved.trials)
+    if resumed.trials != saved.trials:
+        _write_plan(path, resumed)
+    return resumed
+
+
+def _write_plan(path: Path, plan: SweepPlan) -> None:
+    replace_file(path, (json.dumps(asdict(plan), indent=1) + "\n").encode())
 
 
 def read_plan(home: Path) -> SweepPlan:

@@ -1,7 +1,7 @@
 """The result of a sweep: every combination of values with its losses, and how it compares with the best."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,7 @@ def collect(
         fresh = {number: {s: v for s, v in by_seed.items() if s != seed} for number, by_seed in losses.items()}
         if any(fresh.values()):
             losses = fresh
+    losses = _of_whole_rounds(losses, {runs.of_name[name] for name, outcome in outcomes.items() if outcome.is_final})
     settings = [
         Setting(number, runs.points[number], by_seed, searched.get(number), _problems(runs, outcomes, number))
         for number, by_seed in losses.items()
@@ -137,6 +138,19 @@ def collect(
     method = ONE_SEED if most_seeds < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
     axes = [to_json(axis) for axis in runs.request.axes]
     return SweepResult(str(runs.request.home), measure, ranked, axes, method, total, len(outcomes), left)
+
+
+def _of_whole_rounds(
+    losses: Mapping[int, dict[int, float]], ended: Set[tuple[int, int]]
+) -> dict[int, dict[int, float]]:
+    """`losses` without those of seeds with which not yet every setting's run has `ended`, if others are left.
+
+    Some seeds are easier than others, so a sweep that was cut short compares what all settings were trained with.
+    """
+    compared = [number for number, by_seed in losses.items() if by_seed]
+    seeds = {seed for by_seed in losses.values() for seed in by_seed}
+    whole = {seed for seed in seeds if all((number, seed) in ended for number in compared)} or seeds
+    return {number: {s: loss for s, loss in by_seed.items() if s in whole} for number, by_seed in losses.items()}
 
 
 def _order(setting: Setting) -> tuple[bool, float, float, int]:
