@@ -82,9 +82,13 @@ def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
 def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[str, Any]]:
     """Values by key of the run that is chosen for so many `seconds`, and of its neighbours that take as long."""
     chosen = choose_config(config, seconds, corpus, frozenset(), _note)
-    variants = {name: with_values(chosen, values) for name, values in neighbours(chosen).items()}
     runtime = setup_runtime(config.runtime)
-    ours: list[float] = []
+    ours = [measure(chosen, corpus, runtime, _note).seconds_per_step for _ in range(ROUNDS)]
+    sizes = len(corpus.train), len(corpus.val)
+    if (choice := predict(_candidate(chosen, statistics.median(ours), corpus), seconds, *sizes)) is None:
+        sys.exit(f"{seconds:.0f} s are too short")
+    chosen = with_values(chosen, settings(choice, seconds, len(corpus.train)))  # by the steps that these are
+    variants = {name: with_values(chosen, values) for name, values in neighbours(chosen).items()}
     ratios: dict[str, list[float]] = {
         name: [] for name in variants if not name.startswith(RATES)
     }  # the others take as long as the choice
@@ -95,19 +99,22 @@ def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[
             of_variant.append(times[1] / times[0])
     plan = {}
     for name, variant in {CHOSEN: chosen, **variants}.items():
-        candidate = BudgetCandidate(
-            (variant.model.n_layer, variant.model.n_head, variant.model.n_embd),
-            variant.model.context_length,
-            variant.train.batch_size,
-            num_parameters(variant.model, corpus.tokenizer.vocab_size),
-            statistics.median(ours) * statistics.median(ratios.get(name, [1.0])),
-        )
-        if (choice := predict(candidate, seconds, len(corpus.train), len(corpus.val))) is not None:
+        seconds_per_step = statistics.median(ours) * statistics.median(ratios.get(name, [1.0]))
+        if (choice := predict(_candidate(variant, seconds_per_step, corpus), seconds, *sizes)) is not None:
             held = {key: get_key(variant, key) for key in (*HELD, *RATES)}
             plan[name] = settings(choice, seconds, len(corpus.train)) | held | UNTIMED
-    if CHOSEN not in plan:
-        sys.exit(f"{seconds:.0f} s are too short")
     return plan
+
+
+def _candidate(config: Config, seconds_per_step: float, corpus: Corpus) -> BudgetCandidate:
+    model = config.model
+    return BudgetCandidate(
+        (model.n_layer, model.n_head, model.n_embd),
+        model.context_length,
+        config.train.batch_size,
+        num_parameters(model, corpus.tokenizer.vocab_size),
+        seconds_per_step,
+    )
 
 
 def tasks_of(text: Path, budget: str, seeds: int, only: Sequence[str]) -> dict[str, list[RunTask]]:

@@ -289,7 +289,7 @@ BAD_FILES: dict[str, tuple[list[str], str, str | None]] = {
     ),
     "one text of a label": (
         ['{"text": "a", "label": "x"}'] * 2 + [f'{{"text": "{i}", "label": "y"}}' for i in range(9)],
-        "'x' has 1 different texts",
+        "'x' has 1 different text;",
         ":1",
     ),
     "half a surrogate pair": (['{"text": "a", "label": "\\ud800"}'], "half a surrogate pair", ":1"),

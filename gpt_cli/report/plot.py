@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
-from gpt_cli.report.run_record import read_bytes_per_token, run_names
+from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
-from gpt_cli.run.checkpoint import is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, is_checkpoint, list_checkpoints
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.open_checkpoint import how_to_train
@@ -92,7 +93,8 @@ def _draw_run(
         hint = f"gpt plot {quote(str(run))} --y bpb"
         raise RequestError(f"{run} predicts tokens: it has no accuracy", hint=hint)
     size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
-    training = series(metrics, _TRAINING[y], x, size) if y in _TRAINING else _NO_CURVE
+    predicted = bytes_per_prediction(load_config(run / CONFIG), metrics, size) if y == "bpb" else size
+    training = series(metrics, _TRAINING[y], x, size, predicted) if y in _TRAINING else _NO_CURVE
     validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else _NO_CURVE
     if not len(training.x) and not len(validation.x):
         words = _WORDS.get(y, "losses")

@@ -57,7 +57,7 @@ def figures(record: RunRecord) -> dict[str, Value]:
     last = record.evaluations[-1] if record.evaluations else {}
     losses = [line["val_loss"] for line in record.evaluations]
     bits = [line["bpb"] for line in record.evaluations if "bpb" in line]
-    tokens = record.steps * record.tokens_per_step
+    tokens = max((line["tokens"] for line in record.metrics if "tokens" in line), default=0)
     seconds = max((line["time"] for line in record.metrics if "time" in line), default=None)
     rate = tokens / seconds if seconds and tokens else None
     return {
@@ -75,7 +75,7 @@ def figures(record: RunRecord) -> dict[str, Value]:
         "bytes_per_token": record.bytes_per_token,
         "steps": record.steps,
         "tokens": tokens,
-        "epochs": tokens / max(1, record.splits["train"].tokens),
+        "epochs": last.get("epochs", tokens / max(1, record.splits["train"].tokens)),  # older runs lack it
         "seconds": seconds,
         "tokens_per_second": rate,
         "bytes_per_second": None if rate is None else rate * record.bytes_per_token,

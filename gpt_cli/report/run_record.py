@@ -1,7 +1,8 @@
 """Read a run directory, for reports and comparisons of runs."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -58,14 +59,15 @@ class RunRecord:
     saved: SavedWeights | None
 
     @property
-    def tokens_per_step(self) -> int:
-        return self.config.train.batch_size * self.config.model.context_length
-
-    @property
     def bytes_per_token(self) -> float:
         """Bytes of training text per token."""
         train = self.splits["train"]
         return max(1, train.bytes) / max(1, train.tokens)
+
+    @property
+    def bytes_per_prediction(self) -> float:
+        """Bytes of training text per token that has a loss."""
+        return bytes_per_prediction(self.config, self.metrics, self.bytes_per_token)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -134,6 +136,17 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
 def read_records(runs: Sequence[Path], note: Notify) -> list[RunRecord]:
     """Read several runs, with display names that distinguish them."""
     return [read_record(run, name, note) for run, name in zip(runs, run_names(runs), strict=True)]
+
+
+def bytes_per_prediction(config: Config, metrics: Sequence[Mapping[str, Any]], bytes_per_token: float) -> float:
+    """Bytes of training text per token that has a loss: of pairs and chats, as in their validation split.
+
+    Only completions have a loss there, which the sizes of a split do not tell apart.
+    """
+    losses = [(line["val_loss"], line["bpb"]) for line in metrics if line.get("bpb") and "val_loss" in line]
+    if config.data.format not in ("pairs", "chat") or not losses:
+        return bytes_per_token
+    return float(losses[-1][0] / losses[-1][1] / math.log(2))
 
 
 def read_bytes_per_token(run: Path) -> float:

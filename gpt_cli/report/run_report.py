@@ -108,6 +108,9 @@ def _collect(record: RunRecord, number: int, baselines: bool, note: Notify) -> R
         reason = "these are of texts; gpt eval has those of classes"
         tables = [confusion_table(record, note)] if baselines else []
         return ReportRun(**{**vars(base), "no_baselines": reason, "confusion": tables})
+    if record.config.data.format != "text":
+        reason = "they are of whole texts, and the loss is that of completions"
+        return ReportRun(**{**vars(base), "no_baselines": reason})
     if not baselines:
         return ReportRun(**{**vars(base), "no_baselines": "not measured: --no-baselines was given"})
     try:
@@ -181,7 +184,7 @@ def _over_axes(
     for x in _AXES:
         lines: list[Line] = []
         for run in runs:
-            points = series(run.record.metrics, training, x, run.record.bytes_per_token)
+            points = _series(run.record, training, x)
             prefix = "" if len(runs) == 1 else f"{run.record.name}, "
             if faint and smoothed:
                 lines.append(Line(run.record.name, points, run.colour, "faint"))
@@ -191,11 +194,15 @@ def _over_axes(
             )
         for run in runs if validation else ():
             assert validation is not None
-            dots = series(run.record.metrics, validation, x, run.record.bytes_per_token)
+            dots = _series(run.record, validation, x)
             name = "validation" if len(runs) == 1 else f"{run.record.name}, validation"
             lines.append(Line(name, dots, run.colour, "dots"))
         drawings[x] = draw_chart(lines, X_LABELS[x], label, levels=levels, scale=scale, whole=x != "time")
     return drawings
+
+
+def _series(record: RunRecord, measure: Measure, x: XAxis) -> Series:
+    return series(record.metrics, measure, x, record.bytes_per_token, record.bytes_per_prediction)
 
 
 def _one_text(runs: Sequence[ReportRun]) -> bool:

@@ -36,13 +36,21 @@ class Series:
     y: Curve
 
 
-def series(metrics: Metrics, measure: Measure, x: XAxis, bytes_per_token: float = 1.0) -> Series:
+def series(
+    metrics: Metrics,
+    measure: Measure,
+    x: XAxis,
+    bytes_per_token: float = 1.0,
+    bytes_per_prediction: float | None = None,
+) -> Series:
     """One measure of a run, from the lines of its metrics.jsonl; time is in minutes.
 
-    `train_bpb` is the training loss in bits per byte, by `bytes_per_token` of the training text. `throughput` is
-    tokens per second between two lines of the log; evaluations do not count, samples and checkpoints do.
+    `train_bpb` is the training loss in bits per byte, by `bytes_per_prediction` (None: `bytes_per_token`) of the
+    training text. `throughput` is tokens per second between two lines of the log; evaluations do not count, samples and
+    checkpoints do.
     """
-    points = _throughput(metrics) if measure == "throughput" else _logged(metrics, measure, bytes_per_token)
+    predicted = bytes_per_prediction or bytes_per_token
+    points = _throughput(metrics) if measure == "throughput" else _logged(metrics, measure, predicted)
     key = "tokens" if x == "bytes" else x
     unit = {"time": 60.0, "bytes": 1 / bytes_per_token}.get(x, 1.0)
     array = np.array([(line[key], y) for line, y in points if key in line], dtype=np.float64).reshape(-1, 2)
@@ -78,9 +86,9 @@ def downsample_minmax(points: Series, limit: int) -> Series:
     return Series(points.x[indices], points.y[indices])
 
 
-def _logged(metrics: Metrics, measure: Measure, bytes_per_token: float) -> list[tuple[MetricsLine, float]]:
+def _logged(metrics: Metrics, measure: Measure, bytes_per_prediction: float) -> list[tuple[MetricsLine, float]]:
     if measure == "train_bpb":
-        scale = 1 / (math.log(2) * bytes_per_token)
+        scale = 1 / (math.log(2) * bytes_per_prediction)
         return [(line, line["loss"] * scale) for line in metrics if "loss" in line]
     return [(line, line[measure]) for line in metrics if measure in line]
 

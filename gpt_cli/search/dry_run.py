@@ -95,7 +95,7 @@ def plan(config: Config, note: Notify) -> Plan:
         train_tokens=train_tokens,
         val_tokens=val_tokens,
         steps=config.train.steps,
-        epochs=trained_tokens / train_tokens,
+        epochs=config.train.steps / batches.steps_per_epoch,
         tokens_per_parameter=trained_tokens / info.parameters,
         seconds_per_step=seconds_per_step,
         seconds=seconds,

@@ -70,6 +70,11 @@ class Batches:
         """Tokens that one step trains on, over all devices."""
         return self.batch_size * self.context_length
 
+    @property
+    def steps_per_epoch(self) -> float:
+        """The number of steps that train on each window once."""
+        return len(self.tokens) / self.tokens_per_step
+
     def offsets(self, step: int) -> list[int]:
         """Offsets of the B windows of `step` in the text, over all devices."""
         first = step * self.batch_size

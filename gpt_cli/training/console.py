@@ -14,7 +14,6 @@ from tqdm import tqdm
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify
-from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
 from gpt_cli.terminal.plural import plural
@@ -22,6 +21,7 @@ from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.evaluate import EvalMetrics
+from gpt_cli.training.state import TrainingState
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 _SECOND = 1.0
@@ -43,24 +43,18 @@ class Console:
         self,
         config: Config,
         corpus: Corpus,
-        model: GPT,
+        state: TrainingState,
         runtime: Runtime,
-        native: bool,
+        steps_per_epoch: float,
         step: int,
         finished: str | None,
     ) -> None:
         """Print the text, the model, the steps and the device."""
         self.steps = config.train.steps
-        parameters = sum(p.numel() for p in model.parameters())
+        parameters = sum(p.numel() for p in state.model.parameters())
         stats = corpus.stats
-        rows = max(1.0, len(corpus.train) / config.model.context_length)
-        if corpus.examples:
-            rows = len(corpus.examples["train"])
-        if corpus.labelled:
-            rows = len(corpus.labelled["train"])
-        epochs = config.train.steps * config.train.batch_size / rows
-        steps_of_epoch = math.ceil(config.train.steps / max(epochs, 1e-9))
-        coverage = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={steps_of_epoch} would read all of it once"
+        epochs, whole = config.train.steps / steps_per_epoch, math.ceil(steps_per_epoch)
+        coverage = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={whole} would read all of it once"
         coverage = coverage if 0 < epochs < 0.995 and finished is None else ""
         self.note(
             f"{_heading(step, finished)}: {config.run_dir}\n"
@@ -69,7 +63,7 @@ class Console:
             f"{_unknown(corpus)}{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
-            f"  device {runtime.describe()}{', compiled code' if native else ''}"
+            f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
         if finished is None:
             self._activity = "first step"  # it compiles

@@ -67,6 +67,11 @@ class ExampleBatches:
         """Tokens that one step reads on average, over all devices, without padding."""
         return max(1, round(self.batch_size * float(self.rows.widths.mean())))
 
+    @property
+    def steps_per_epoch(self) -> float:
+        """The number of steps that train on each example once, but for those that are left out."""
+        return len(self.rows) / self.batch_size
+
     def indices(self, step: int) -> list[int]:
         """The B rows of `step`, over all devices."""
         if self.packs:  # rows of all lengths pack best

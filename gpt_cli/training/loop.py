@@ -48,12 +48,12 @@ def train(config: Config, console: Console) -> Summary:
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         world.wait()
         start = saved or 0
-        logger = MetricsLogger(run, console, config, state, start, seconds, batches.tokens_per_step)
+        logger = MetricsLogger(run, console, config, state, start, seconds, batches)
         oom_retry = OOMRetry(batches.micro_batch_size, logger)
         clock = ScheduleClock(config.train, start, checkpoint.saved_state(run.path, saved))
         stopping = Stopping(config.train, request, logger.past_val_losses, clock)
         stopping.update(start, seconds)
-        console.start(config, corpus, state.model, runtime, state.is_native, start, stopping.reason)
+        console.start(config, corpus, state, runtime, batches.steps_per_epoch, start, stopping.reason)
 
         for step in range(start, config.train.steps + 1):  # the iteration after the last step evaluates and saves
             still_alive()

@@ -15,9 +15,11 @@ from gpt_cli.config import Config
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.async_copy import AsyncHostCopy
+from gpt_cli.training.batches import Batches
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.console import Console
 from gpt_cli.training.evaluate import EvalMetrics
+from gpt_cli.training.example_batches import ExampleBatches
 from gpt_cli.training.health import SpikeDetector, nonfinite_error
 from gpt_cli.training.state import TrainingState
 
@@ -41,11 +43,11 @@ class MetricsLogger:
         state: TrainingState,
         start: int,
         seconds: float,
-        tokens_per_step: int,
+        batches: Batches | ExampleBatches,
     ) -> None:
         self.run, self.console, self.config, self.state = run, console, config, state
         self.detectors = {"loss": SpikeDetector(), "gradient norm": SpikeDetector()}
-        self.tokens_per_step = tokens_per_step
+        self.tokens_per_step, self.steps_per_epoch = batches.tokens_per_step, batches.steps_per_epoch
         self.past_val_losses = [line["val_loss"] for line in read_metrics(run.path) if "val_loss" in line]
         self._seconds_before, self._started = seconds, time.perf_counter()
         self._pending: _Pending | None = None
@@ -122,6 +124,7 @@ class MetricsLogger:
             step,
             time=round(self.seconds, 3),
             tokens=step * self.tokens_per_step,
+            epochs=round(step / self.steps_per_epoch, 4),
             **evaluation.metrics(),
         )
         steps = self.config.train.steps
