@@ -16,6 +16,9 @@ for run in map(Path, sys.argv[1:]):
     curves[run.name] = [(line["step"], line["time"], line["bpb"]) for line in lines if "bpb" in line]
 
 for name, curve in curves.items():
+    if not curve:
+        print(f"{name} has no bits per byte")
+        continue
     highest = max(bpb for _, _, bpb in curve)
     print(name)
     for step, seconds, bpb in curve:

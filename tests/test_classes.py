@@ -455,6 +455,7 @@ def test_classify_says_label_and_probabilities_of_texts_files_and_lines(trained_
     assert main(["classify", "--run", run, "-", "--jsonl"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["label"] for line in lines] == ["fruit", "metal"]
+    assert [line["where"] for line in lines] == ["standard input:1", "standard input:3"]  # the empty one is left out
     for line in lines:
         assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert list(line["probabilities"].values()) == sorted(line["probabilities"].values(), reverse=True)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import compression
+from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import BUILTIN, Document, read_documents
 from gpt_cli.errors import RequestError, UserError
 
@@ -85,9 +86,16 @@ def test_a_binary_file_is_refused_with_the_offset_of_its_first_zero_byte(tmp_pat
     assert "zero byte at offset 3" in refusal(tmp_path / "x.txt", b"abc\0\xff").message
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
-def test_utf16_is_recognised_by_its_mark(tmp_path: Path, encoding: str) -> None:
-    assert "UTF-16" in refusal(tmp_path / "x.txt", "\ufeffhello".encode(encoding)).message
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_utf16_and_utf32_are_recognised_by_their_marks_and_the_hint_reads_them(tmp_path: Path, encoding: str) -> None:
+    error = refusal(tmp_path / "x.txt", "\ufeffhello".encode(encoding))
+    name = encoding[:6]
+    assert f"{name.upper()}, not UTF-8" in error.message
+    assert f"data.encoding={name}" in (error.hint or "")
+    options = ReaderOptions(name)
+    assert [text.text for text in read_documents(str(tmp_path / "x.txt"), note=pytest.fail, options=options)] == [
+        "hello"
+    ]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf"])

@@ -14,7 +14,7 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.serve import server
@@ -261,6 +261,25 @@ def test_a_run_named_twice_is_one_and_another_of_its_name_is_refused(runs: Path,
     assert list(ModelRegistry(twice, EngineOptions(), pytest.fail).paths.values()) == [runs / "bytes"]
     with pytest.raises(RequestError, match="two runs are called bytes"):
         ModelRegistry([runs / "bytes", make_run(tmp_path / "bytes")], EngineOptions(), pytest.fail)
+
+
+def test_a_run_of_a_folder_that_cannot_be_served_is_left_out_and_a_named_one_is_an_error(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    for name in ("a-classes", "b-damaged", "c-whole"):
+        make_run(folder / name)
+    config = folder / "a-classes/config.yaml"
+    config.write_text(config.read_text().replace("kind: language", "kind: classes"))
+    (folder / "a-classes/SHA256SUMS").unlink(missing_ok=True)
+    for model in (folder / "b-damaged").glob("checkpoints/*/model.safetensors"):
+        model.write_bytes(model.read_bytes()[:-1])
+    notes: list[str] = []
+    registry = ModelRegistry([folder], EngineOptions(), notes.append)
+    assert asyncio.run(registry.open_first()).name == "c-whole"
+    assert list(registry.paths) == ["c-whole"]
+    assert any(f"{folder / 'a-classes'} is not served" in note for note in notes)
+    assert any(f"{folder / 'b-damaged'} is not served" in note for note in notes)
+    with pytest.raises(UserError, match="b-damaged"):
+        asyncio.run(ModelRegistry([folder / "b-damaged"], EngineOptions(), notes.append).open_first())
 
 
 def test_all_runs_that_are_served_are_named(runs: Path) -> None:

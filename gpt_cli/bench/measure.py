@@ -77,6 +77,8 @@ def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) ->
     """
     if config.task.kind != "language":
         raise RequestError(f"gpt bench predicts tokens, not {config.task.kind}", hint="gpt train --dry-run times steps")
+    if config.lora.rank is not None:
+        raise RequestError("gpt bench trains all parameters, not lora.rank", hint="gpt train --dry-run times steps")
     runtime = setup_runtime(config.runtime)
     vocab_size = vocab_size_of(config, note)
     batches = random_batches(config, vocab_size, runtime)

@@ -18,6 +18,16 @@ def launch_training(devices: str, arguments: Sequence[str], config: Path | None,
     return launch(device_count(devices), ["train", *arguments, *file, *(["--json"] if json else [])])
 
 
+def refuse_devices(devices: str, config: Config) -> None:
+    """Raise RequestError if so many `devices` cannot train `config`."""
+    from gpt_cli.distributed.launch import device_count
+    from gpt_cli.distributed.world import World
+    from gpt_cli.training.batches import micro_batch_size, refuse_batch
+
+    world = World(size=device_count(devices))
+    refuse_batch(config, micro_batch_size(config, world), world)
+
+
 def train_together(choose: Callable[[], Config], *, json: bool) -> int:
     """Train, as one of the processes that torchrun started, what process 0 was asked to `choose`."""
     from gpt_cli.cli.verbs.train import print_summary
@@ -42,6 +52,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
                 world.wait_for_who_failed()
                 raise SystemExit(ExitCode.LOST) from error  # the launcher knows which one, and how it ended
             if not world.fails_first():
+                world.wait_for_who_failed()  # whoever ends first has the launcher end the others
                 raise SystemExit(error.exit_code) from error  # another process tells the reason
             if not (world.is_main or isinstance(error, RequestError | LostProcessError)):
                 error.message = f"process {world.rank}: {error.message}"

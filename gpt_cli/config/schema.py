@@ -204,7 +204,7 @@ class RuntimeConfig(ConfigSection):
     deterministic: Literal["auto"] | bool = "auto"
     """Use only algorithms that repeat bit for bit. auto: on a CPU, where it costs nothing; on a GPU the last bits
     of two runs may differ."""
-    threads: Count | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """CPU threads. null: one per physical core."""
     watchdog_minutes: Positive | None = None
     """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""

@@ -105,8 +105,13 @@ def format_value(value: object) -> str:
 
 def _suggest_fix(value: object, words: list[str]) -> str | None:
     """A suggested value, if there is an obvious one."""
+    if isinstance(value, str) and (word := next((word for word in words if word == value.lower() != value), None)):
+        return f"did you mean {word}?"
     if any(word.startswith("a list of") for word in words) and isinstance(value, str) and value.strip():
-        return f"write a list: [{value.strip().strip('[]')}]"
+        are_numbers = any(word.startswith("a list of") and word.endswith("numbers") for word in words)
+        items = [item for item in re.split(r"[\s,;]+" if are_numbers else ",", value.strip("[](){} ")) if item]
+        if items and not re.search(r"[\[\](){}'\"]", "".join(items)):
+            return f"write a list: [{', '.join(items)}]"
     if isinstance(value, str):
         return _suggest_fix_of_text(value, words)
     if "text" in words and isinstance(value, bool | int | float):

@@ -50,9 +50,12 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
     offset = lines = 0  # bytes and lines that `stream` has consumed
     empty = first = True
     for piece in chain(filter(None, pieces), [b""]):  # an empty one is the end
-        if offset == 0 and encoding == "utf-8" and piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+        if offset == 0 and encoding == "utf-8" and piece.startswith(marks):
+            bits = 32 if piece.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) else 16
             raise UserError(
-                f"{name} is UTF-16, not UTF-8", hint="read it with --encoding utf-16 (data.encoding=utf-16)"
+                f"{name} is UTF-{bits}, not UTF-8",
+                hint=f"read it with --encoding utf-{bits} (data.encoding=utf-{bits})",
             )
         if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
             raise _binary_error(name, f"byte at offset {offset + zero:,}")

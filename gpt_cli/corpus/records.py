@@ -54,7 +54,8 @@ class MissingKeyError(UserError):
         that is known to be of something else, and is suggested only if there is no other.
         """
         self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
-        self.hint = self._hint(f"choose one: {option}{quote(self.candidate)}", mention_pairs=mention_pairs)
+        suggested = "KEY" if self.candidate == unlike else quote(self.candidate)
+        self.hint = self._hint(f"choose one: {option}{suggested}", mention_pairs=mention_pairs)
 
     def advise(self, advice: str) -> None:
         """Have the hint list the keys there are, followed by `advice`."""

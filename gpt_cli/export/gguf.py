@@ -24,6 +24,7 @@ from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3
 from gpt_cli.export.names import name, named_tensors
 from gpt_cli.export.vocabulary import tokenizer_json
 from gpt_cli.files import ExistsError, replace_file
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.literals import Pattern
 from gpt_cli.model.parameters import gate_up_rows, qkv_rows
 from gpt_cli.model.position import rotary_frequencies
@@ -161,10 +162,11 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
                 mean = torch.from_numpy(gguf.quants.dequantize(rows, tensor_type)).mean(0, keepdim=True)
                 rows = np.concatenate([rows, gguf.quants.quantize(mean.numpy(), tensor_type)])
             writer.add_tensor(key, rows, raw_dtype=tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        with translate_os_errors("write", path):
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
         replace_file(file, path.read_bytes())
     return layout
 

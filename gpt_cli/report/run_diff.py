@@ -10,7 +10,7 @@ from gpt_cli.report.run_metrics import FIGURES, Value, figures, format_metric
 from gpt_cli.report.run_record import RunRecord
 from gpt_cli.terminal.table import render_cell, render_table, terminal_columns, truncate
 
-_PER_TEXT = ("bpb", "best_bpb", "bpc")
+_PER_TEXT = ("bpb", "best_bpb", "bpc", "accuracy", "macro_f1")
 _PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")
 _NAME_WIDTH = 24  # columns of a run's name or a key, at most
 
@@ -99,8 +99,15 @@ def _is_comparable(key: str, records: Sequence[RunRecord]) -> bool:
     """True if the metric compares between these runs: losses need one text, losses per token also one tokenizer."""
     if key not in (*_PER_TEXT, *_PER_TOKEN):
         return True
-    one_text = len({(record.fingerprint, record.splits["val"].bytes) for record in records}) == 1
+    one_text = len({_evaluated_part(record) for record in records}) == 1
     return one_text and (key in _PER_TEXT or len({record.tokenizer.digest for record in records}) == 1)
+
+
+def _evaluated_part(record: RunRecord) -> tuple[Any, ...]:
+    """What tells one validation text from another, and one part of it from another."""
+    config = record.config
+    cut = () if config.data.format == "text" else (config.data.too_long, config.model.context_length)
+    return record.fingerprint, record.splits["val"].bytes, config.eval.max_tokens, *cut
 
 
 def _row(key: str, values: Sequence[Any], texts: Sequence[str] | None = None, label: str | None = None) -> Row:

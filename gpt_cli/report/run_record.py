@@ -107,7 +107,13 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         splits["train"], splits["val"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{run} is damaged: its {DATA} or {RUN} does not say what a run's does ({error})") from error
-    events = read_events(run)
+    metrics, events = read_metrics(run), read_events(run)
+    logged = max((line["step"] for line in metrics), default=0)
+    if checkpoint is not None and logged + config.log.every <= checkpoint.step:  # a run that is stopped logs no step
+        note(
+            f"{run}: metrics.jsonl ends at step {logged:,}, and the run at step {checkpoint.step:,}: figures are of"
+            f" step {logged:,}"
+        )
     devices = [event["device"] for event in events if event["event"] == "started" and "device" in event]
     return RunRecord(
         path=run,
@@ -121,7 +127,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         created=created,
         command=command,
         environment=environment | ({"device": str(devices[-1])} if devices else {}),
-        metrics=[_numbers(line) for line in read_metrics(run)],
+        metrics=[_numbers(line) for line in metrics],
         samples=[
             {"step": line["step"], "prompt": str(line.get("prompt", "")), "text": str(line.get("text", ""))}
             for line in read_samples(run)

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -165,10 +166,14 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     if list_directory(path):
         raise RequestError(f"there is something in {path} already", hint=another)
     make_directory(path)
-    with DirectoryLock(path):
-        saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
-        data = {"source": source, "fingerprint": "", "splits": {}}
-        _write_metadata(path, config, tokenizer, data)
+    try:
+        with DirectoryLock(path):
+            saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
+            data = {"source": source, "fingerprint": "", "splits": {}}
+            _write_metadata(path, config, tokenizer, data)
+    except BaseException:  # a full disk, say: the same command is to work once there is space
+        shutil.rmtree(path, ignore_errors=True)
+        raise
     return saved
 
 

@@ -106,10 +106,12 @@ def _measure_text(
     characters, alphabet = counts.characters, counts.alphabet
     beginning = "\n".join(counts.beginning)
     values, tokenizer_reason = choose_tokenizer(beginning, characters, len(alphabet), has_gpu, fixed)
-    if "\r" in alphabet:
+    if "\r" in alphabet and "\n" in alphabet:
         tokenizer_reason += (
             " Its lines end in a carriage return, too, which it learns to write (sed 's/\\r$//' removes them)."
         )
+    elif "\r" in alphabet:
+        tokenizer_reason += " Its lines end in a carriage return, and no newline (tr '\\r' '\\n' makes them newlines)."
     kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
     tokens: float = counts.size if kind == "byte" else characters
     if kind == "bpe":

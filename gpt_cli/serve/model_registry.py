@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt_cli.config import Config, SampleConfig
+from gpt_cli.config import Config, SampleConfig, load_config
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
-from gpt_cli.run.checkpoint import checkpoint_path, checkpoint_step, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
 from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
@@ -24,6 +24,7 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
 
+_LISTED = 20  # names in an error
 _MAX_CHECKPOINTS = 4  # that stay open after a request for NAME@STEP
 
 
@@ -76,9 +77,14 @@ class ModelRegistry:
         self._newest: dict[str, ServedModel] = {}
         self._by_step: OrderedDict[str, ServedModel] = OrderedDict()
         self._lock = asyncio.Lock()
+        self._found: set[str] = set()
+        """The runs of folders, which nobody has named."""
         for run in runs:
-            for path in expand(run):
+            paths = expand(run, note)
+            for path in paths:
                 name = run_name(path)
+                if path.parent == run:
+                    self._found.add(name)
                 if self.paths.setdefault(name, path).resolve() != path.resolve():
                     raise RequestError(
                         f"two runs are called {name}: {self.paths[name]}, and {path}", hint="rename the folder of one"
@@ -92,8 +98,10 @@ class ModelRegistry:
         """
         run, separator, step = (name or self.first).partition("@")
         if run not in self.paths or (separator and not (step.isascii() and step.isdigit() and len(step) < 13)):
-            known = ", ".join(list(self.paths)[:20])
-            raise ApiError(404, f"there is no model {name}; there is: {known}", param="model", code="model_not_found")
+            known = ", ".join(list(self.paths)[:_LISTED])
+            more = f" and {len(self.paths) - _LISTED} more" if len(self.paths) > _LISTED else ""
+            message = f"there is no model {name}; there is: {known}{more}"
+            raise ApiError(404, message, param="model", code="model_not_found")
         if not separator and run in self._newest:
             return self._newest[run]
         async with self._lock:
@@ -104,9 +112,21 @@ class ModelRegistry:
             return await self._get_step(run, int(step))
 
     async def open_first(self) -> ServedModel:
-        """Open the first run, so that an error in it ends the start. Raises what opening a checkpoint raises."""
-        self._newest[self.first] = await asyncio.to_thread(self._read, self.first, self.paths[self.first])
-        return self._newest[self.first]
+        """Open the first run, so that an error in it ends the start. Raises what opening a checkpoint raises.
+
+        Of a folder the first that can be opened; those before it are left out.
+        """
+        while True:
+            try:
+                self._newest[self.first] = await asyncio.to_thread(self._read, self.first, self.paths[self.first])
+            except UserError as error:
+                if self.first not in self._found or len(self.paths) == 1:
+                    raise
+                self._note(f"{self.paths[self.first]} is not served: {error.message}")
+                del self.paths[self.first]
+                self.first = next(iter(self.paths))
+            else:
+                return self._newest[self.first]
 
     async def refresh(self) -> list[ServedModel]:
         """Replace open models that have a newer checkpoint. Returns the new ones.
@@ -146,6 +166,8 @@ class ModelRegistry:
     async def _load(self, name: str, path: Path) -> ServedModel:
         try:
             return await asyncio.to_thread(self._read, name, path)
+        except RequestError as error:  # a classifier, say
+            raise ApiError(400, error.message, param="model") from None
         except UserError as error:
             self._note(error.render())
             raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
@@ -192,13 +214,27 @@ def _torch_engine(generator: TextGenerator) -> TextEngine:
     return TorchTextEngine(generator.model)
 
 
-def expand(path: Path) -> list[Path]:
-    """The run or checkpoint at `path`, or all runs with a checkpoint in that folder. Raises RequestError for none."""
+def expand(path: Path, note: Notify) -> list[Path]:
+    """The run or checkpoint at `path`, or all language models with a checkpoint in that folder.
+
+    Raises RequestError where there is none.
+    """
     if path.is_dir() and not (path / RUN).is_file():
         runs = [child for child in sorted(path.iterdir()) if (child / RUN).is_file() and list_checkpoints(child)]
-        if runs:
-            return runs
+        if served := [run for run in runs if _is_language_model(run, note)]:
+            return served
     return [find_run(path)]
+
+
+def _is_language_model(run: Path, note: Notify) -> bool:
+    """False, with a note that says why, for a run of a folder that cannot be served."""
+    try:
+        if load_config(run / CONFIG).task.kind == "language":
+            return True
+        note(f"{run} is not served: it classifies texts")
+    except UserError as error:
+        note(f"{run} is not served: {error.message}")
+    return False
 
 
 def created_at(path: Path) -> int:

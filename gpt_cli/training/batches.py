@@ -109,7 +109,9 @@ def batch_refusal(batch_size: int, rows: int, devices: int, micro_batch_size: in
         return None
     if batch_size % devices:
         nearest = max(1, round(batch_size / devices)) * devices
-        fewer = max(n for n in range(1, devices) if batch_size % (n * (micro_batch_size or 1)) == 0)
+        fewer = max(
+            n for n in range(1, min(devices, batch_size + 1)) if batch_size % (n * (micro_batch_size or 1)) == 0
+        )
         smaller = None if micro_batch_size is None else math.gcd(micro_batch_size, nearest // devices)
         override = "" if smaller is None else f" train.micro_batch_size={smaller}"
         return (

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpt_cli.cli.output import note
@@ -27,6 +28,13 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
 
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.steps" in overridden:
+        if file is not None and "train.budget" not in overridden and Path(config.run_dir or "", "run.json").exists():
+            base = quote(str(config.run_dir))
+            raise RequestError(
+                f"the steps of {config.run_dir} were chosen for train.budget={config.train.budget}",
+                hint="train its model further, in another run: gpt train"
+                f" {quote(config.data.sources[0])} train.init_from={base} train.steps=N",
+            )
         raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
     fixed = (
         overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)

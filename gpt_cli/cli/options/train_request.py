@@ -28,7 +28,7 @@ def is_override(argument: str) -> bool:
     """True if it is `section.key=value`; a file may be called like one, but not like one of a key that there is."""
     from gpt_cli.config.keys import fields, sections
 
-    if not re.match(r"[a-z_]+(\.[a-z_]+)*=", argument):
+    if not re.match(r"[a-z_]\w*(\.[a-z_]\w*)*=", argument, re.ASCII | re.IGNORECASE):
         return False
     key = argument.partition("=")[0]
     return key in fields() or key in sections() or not os.path.lexists(argument)
@@ -56,6 +56,7 @@ class Request:
         refuse_without_effect(self.config, self.overrides)
 
     def _of_file(self, file: Path) -> "Config":
+        from gpt_cli.cli.options.data_options import refuse_twice
         from gpt_cli.config import load_config
 
         self.file = file
@@ -68,6 +69,8 @@ class Request:
                 _refuse_imported(Path(config.run_dir))
             refuse_another_text(config)  # before the text is read in the way that is asked for now
             _note_new_run(file, Path(config.run_dir), config.train.init_from)
+            if not (Path(config.run_dir) / "run.json").exists():  # a run of older versions resumes as it is
+                refuse_twice(list(config.data.sources))
         return config
 
     def _of(self, sources: list[str]) -> "Config":
@@ -114,6 +117,11 @@ class Request:
                     f"{one} is a pipe, which is read once: a run reads its text again when it resumes",
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
+        if values.get("data.val_source") == "-":
+            raise RequestError(
+                "a config cannot be fitted where data.val_source is standard input, which is read once",
+                hint="put that text in a file: data.val_source=FILE",
+            )
         refuse_text_key(texts, values.get("data.text_key"), "data.text_key")
         with translate_os_errors("write", Path(run_dir)):
             _refuse_below_file(Path(run_dir))
@@ -136,12 +144,14 @@ class Request:
     def _existing(self, run_dir: Path, source: str | list[str], init_from: str | None) -> "Config":
         from gpt_cli.cli.options.fit_config import resolve_source
         from gpt_cli.config import load_config
+        from gpt_cli.corpus.prepare import check_paths
 
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         existing = load_config(run_dir / "config.yaml", overrides)
         requested = [source] if isinstance(source, str) else source
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
             return existing
+        check_paths(requested)  # a name that is mistyped is no text
         trained_on = ", ".join(existing.data.sources)
         more = [f"train.init_from={quote(init_from)}"] if init_from is not None else []
         another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *more])
@@ -297,11 +307,11 @@ def _spool(run_dir: str, *, leave_nothing: bool) -> str:
             raise UserError("standard input is empty")
         if not path.exists():
             new.rename(path)
-            note(f"standard input is kept in {path}\nthis run resumes with: gpt train {quote(run_dir)}")
+            note(f"standard input is kept in {path}\nonce it trains, this run resumes with: gpt train {quote(run_dir)}")
         elif not filecmp.cmp(path, new, shallow=False):
             raise RequestError(
                 f"{path} keeps another text than standard input has now",
-                hint="give this one another name: gpt train - run_dir=runs/NAME",
+                hint="give this one another name: gpt train - run_dir=runs/NAME; or remove that file, if no run has it",
             )
     finally:
         new.unlink(missing_ok=True)

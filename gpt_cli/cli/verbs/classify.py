@@ -35,7 +35,12 @@ def classify(
         Path | None, typer.Option("--run", metavar="RUN", help="A run or checkpoint. [default: the newest run]")
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Print the N likeliest labels of each text.")] = 1,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a text, with every probability.")] = False,
+    jsonl: Annotated[
+        bool,
+        typer.Option(
+            "--jsonl", help="Print a JSON object a text, with every probability, and `where` it stands in a file."
+        ),
+    ] = False,
     text_key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables. [default: the run's data.text_key]"),
@@ -69,12 +74,14 @@ def classify(
     if not inputs:
         raise RequestError("there are no texts in what was given")
     classifier = TextClassifier.of(saved, device, note)
-    known = without_unknown(saved.tokenizer, inputs, skip=unknown == "skip", source="texts")
-    for text, verdict in zip(inputs, classifier.classify(known), strict=True):
+    known = without_unknown(saved.tokenizer, [text for _, text in inputs], skip=unknown == "skip", source="texts")
+    for (where, text), verdict in zip(inputs, classifier.classify(known), strict=True):
         if jsonl:
             likeliest = verdict.probabilities if top == 1 else verdict.top(top)
             probabilities = {label: round(share, 6) for label, share in likeliest.items()}
-            print(json_format.dumps({"text": text, "label": verdict.label, "probabilities": probabilities}), flush=True)
+            place = {} if where is None else {"where": where}
+            line = {"text": text, **place, "label": verdict.label, "probabilities": probabilities}
+            print(json_format.dumps(line), flush=True)
         else:
             _print(text, verdict.top(top), alone=len(inputs) == 1)
 
@@ -90,8 +97,8 @@ def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:
     print(verdict if alone or room < 10 else f"{verdict}  {shorten(escape_control_chars(text), room)}", flush=True)
 
 
-def _read(arguments: list[str], config: "Config", text_key: str | None) -> Iterator[str]:
-    """The texts that the arguments are, or name."""
+def _read(arguments: list[str], config: "Config", text_key: str | None) -> Iterator[tuple[str | None, str]]:
+    """(its place in a file, the text) for the texts that the arguments are, or name; of files without empty ones."""
     from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.corpus.sources import read_documents
 
@@ -99,11 +106,13 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
     for argument in arguments:
         if argument == "-":
             for document in read_documents("-", note=note):
-                yield from (line for line in document.text.splitlines() if line.strip())
+                lines = enumerate(document.text.splitlines(), start=1)
+                yield from ((f"{document.name}:{number}", line) for number, line in lines if line.strip())
         elif _is_file(argument):
-            yield from (document.text for document in read_documents(argument, note=note, options=options))
+            documents = read_documents(argument, note=note, options=options)
+            yield from ((document.name, document.text) for document in documents)
         else:
-            yield argument
+            yield None, argument
 
 
 def _looks_like_run(argument: str) -> bool:

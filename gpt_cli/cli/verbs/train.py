@@ -45,7 +45,7 @@ def train(
     started = time.perf_counter()
     together = "WORLD_SIZE" in os.environ  # as torchrun has it
     if dry_run or (devices is None and not together):
-        return _train(arguments or (), config, started, dry_run=dry_run, json=json)
+        return _train(arguments or (), config, started, dry_run=dry_run, json=json, devices=devices)
     from gpt_cli.cli.train_together import launch_training, train_together
 
     if together:
@@ -53,8 +53,14 @@ def train(
     return launch_training("auto" if devices is None else devices, arguments or (), config, json=json)
 
 
-def _train(arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool) -> int:
+def _train(
+    arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool, devices: str | None
+) -> int:
     chosen = _choose(arguments, file, started, dry_run=dry_run)
+    if devices is not None:
+        from gpt_cli.cli.train_together import refuse_devices
+
+        refuse_devices(devices, chosen)
     if dry_run:
         from gpt_cli.report.info_view import render_plan
         from gpt_cli.search.dry_run import plan

@@ -49,5 +49,6 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
             for name, pieces in file.read(note):
                 yield name, b"".join(pieces).decode()
         except MissingKeyError as error:
-            error.suggest(f"data.{option}=", mention_pairs=data.format != "pairs")
+            other = {"prompt_key": data.completion_key, "completion_key": data.prompt_key}.get(option)
+            error.suggest(f"data.{option}=", mention_pairs=data.format != "pairs", unlike=other)
             raise

@@ -97,6 +97,8 @@ class ScaleRequest:
 def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[ScaleResult | None, int | None]:
     """Train the ladder, or what is left of it, and fit the law; returns (result, 128 + the signal that stopped it)."""
     base = request.config
+    if base.task.kind != "language":
+        raise RequestError("a scaling law is of the loss per token, and task.kind=classes has one per text")
     names = {name for name in list_directory(request.home) if not name.startswith(".tmp-")}
     if PLAN not in names and not names <= {"lock"}:
         raise RequestError(f"{request.home} holds other files and no ladder", hint="choose another: --out DIR")
