@@ -291,6 +291,34 @@ def test_a_search_gives_up_what_is_behind_and_compares_the_best_by_seeds_that_di
         assert 10 <= event["step"] < 20
 
 
+def test_a_sweep_cut_short_compares_by_the_seeds_that_all_settings_have(folder: Path, gpt_here: Command) -> None:
+    limited = ("--seeds", "2", "--max-runs", "4", "--out", "cut", "--json")
+    result = json.loads(gpt_here("sweep", "tiny.yaml", "optim.lr=0.00001,0.01,0.02", *limited).stdout)
+    assert result["ended"] == 4
+    assert [len(setting["losses"]) for setting in result["settings"]] == [1, 1, 1]
+    losses = [setting["mean"] for setting in result["settings"]]
+    assert losses == sorted(losses)
+    assert result["settings"][0]["values"] != {"optim.lr": "0.00001"}
+
+
+def test_a_search_tries_no_values_twice_and_ends_when_all_are_tried(folder: Path, gpt_here: Command) -> None:
+    result = json.loads(gpt_here("sweep", "tiny.yaml", "model.n_layer=1..3", "--seeds", "1", "--json").stdout)
+    tried = [setting["values"]["model.n_layer"] for setting in result["settings"]]
+    assert sorted(tried) == ["1", "2", "3"]
+    assert result["runs"] == result["ended"] == 3
+
+
+def test_a_search_goes_on_with_more_runs_and_keeps_those_it_has(folder: Path, gpt_here: Command) -> None:
+    home = folder / "more"
+    search = ("sweep", "tiny.yaml", "optim.lr=0.001..0.1", "train.steps=6", "eval.every=null", "--out", "more")
+    for runs, expected in (("2", 2), ("4", 4), (None, 4)):
+        limit = () if runs is None else ("--max-runs", runs)
+        before = {path.name: weights(path) for path in home.glob("*seed*")}
+        result = json.loads(gpt_here(*search, "--seeds", "1", "--json", *limit).stdout)
+        assert result["ended"] == len(result["settings"]) == expected
+        assert before.items() <= {path.name: weights(path) for path in home.glob("*seed*")}.items()
+
+
 def test_the_next_run_of_a_search_depends_on_those_a_fixed_way_before_it_alone(folder: Path) -> None:
     pytest.importorskip("optuna", reason="the extra [sweep] is not installed")
     from gpt_cli.search.sweep.optuna_search import propose

@@ -421,3 +421,44 @@ def test_a_table_that_is_read_as_text_is_told(gpt_here, name):
     Path(name).write_text(TEXT)
     output = gpt_here("train", name, *QUICK_RUN).stderr
     assert output.count(f"{name} is read as plain text") == 1
+
+
+def test_an_overridden_path_is_one_from_here_though_the_config_of_a_run_elsewhere_has_it(tmp_path, monkeypatch):
+    there, here = tmp_path / "there", tmp_path / "here"
+    for folder, text in ((there, TEXT), (here, TEXT * 2)):
+        folder.mkdir()
+        (folder / "book.txt").write_text(text)
+    monkeypatch.chdir(there)
+    assert main(["train", "book.txt", *QUICK_RUN, "run_dir=runs/a"]) == 0
+    monkeypatch.chdir(here)
+    config = "../there/runs/a/config.yaml"
+    assert Path(requested_config(config).data.sources[0]).resolve() == there / "book.txt"
+    overridden = requested_config(config, "data.source=book.txt", "run_dir=runs/b")
+    assert Path(overridden.data.sources[0]).resolve() == here / "book.txt"
+    assert main(["train", "../there/runs/a", "data.source=book.txt", "train.steps=3"]) == 2  # it has another text
+
+
+def test_a_name_that_is_mistyped_is_no_text_of_a_run_with_its_last_part(capsys):
+    assert main(["train", "s.txt", *QUICK_RUN]) == 0
+    capsys.readouterr()
+    assert main(["train", "nowhere/s.txt", *QUICK_RUN]) == 2
+    assert "error: nowhere/s.txt does not exist" in capsys.readouterr().err
+
+
+def test_tokens_and_epochs_of_pairs_are_those_that_were_read_and_what_is_left_out_is_in_neither(capsys):
+    pairs = [{"prompt": f"{n:02}", "completion": "ab" if n % 2 else "ab" * 40} for n in range(100)]
+    Path("p.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    arguments = ["data.source=p.jsonl", "data.format=pairs", "data.too_long=drop", "train.steps=10", "run_dir=runs/p"]
+    Path("c.yaml").write_text("data: {split: documents}\n")
+    assert main(["train", "c.yaml", *TINY_MODEL, *arguments, *QUICK_RUN[-3:]]) == 0
+    output = capsys.readouterr().err
+    too_long, of_all = map(int, re.search(r"(\d+) of (\d+) training examples are longer", output).groups())
+    kept = of_all - too_long
+    last = json.loads(Path("runs/p/metrics.jsonl").read_text().splitlines()[-1])
+    assert last["epochs"] == pytest.approx(10 * 2 / kept, abs=1e-4)
+    assert f"reads  {100 * 20 / kept:.2g}% of the text; train.steps={-(-kept // 2)} would read all" in output
+    assert main(["diff", "runs/p", "runs/p", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert results["epochs"] == [last["epochs"]] * 2
+    assert results["tokens"] == [last["tokens"]] * 2
+    assert last["tokens"] == 10 * 2 * 5  # tokens of a pair that fits: its two parts and what ends them
