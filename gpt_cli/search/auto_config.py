@@ -117,6 +117,8 @@ def _train_command(fixed: ConfigValues, overrides: str, source: str) -> str:
     if "train.init_from" not in fixed:
         return f"gpt config init -o my.yaml, then gpt train my.yaml {overrides}"
     base = quote(str(fixed["train.init_from"]))
+    if "data.format=labelled" in overrides:  # that of a run of plain text is written down as drop
+        overrides += " data.too_long=cut"
     run_dir = quote(f"runs/{Path(source).stem}-from-{Path(str(fixed['train.init_from'])).name}")
     return (
         f"gpt train {base}/config.yaml tokenizer.file={base}/tokenizer.json train.init_from={base}"
