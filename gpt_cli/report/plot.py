@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from gpt_cli.config import load_config
+from gpt_cli.config import Config, load_config
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
 from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
@@ -74,8 +74,9 @@ def plot_runs(
     for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
         _draw_run(axes, run, all_metrics[index], name, index, x, y, alone=len(runs) == 1)
     _draw_frame(axes, x, y, log_x, log_y)
-    if y == "loss" and any(map(_are_of_classifier, all_metrics)):
-        axes.set_ylabel("loss (nats per text)" if all(map(_are_of_classifier, all_metrics)) else "loss (nats)")
+    classify = [_is_classifier(run, metrics) for run, metrics in zip(runs, all_metrics, strict=True)]
+    if y == "loss" and any(classify):
+        axes.set_ylabel("loss (nats per text)" if all(classify) else "loss (nats)")
     elif y == "loss":
         bits = axes.secondary_yaxis("right", functions=(_to_bits, _to_nats))
         bits.set_ylabel("bits per token")
@@ -86,14 +87,15 @@ def plot_runs(
 def _draw_run(
     axes: Axes, run: Path, metrics: Metrics, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool
 ) -> None:
-    if y == "bpb" and _are_of_classifier(metrics):
+    if y == "bpb" and _is_classifier(run, metrics):
         hint = f"gpt plot {quote(str(run))} --y loss"
         raise RequestError(f"{run} classifies texts: it has no bits per byte", hint=hint)
-    if y == "accuracy" and metrics and not _are_of_classifier(metrics):
+    if y == "accuracy" and metrics and not _is_classifier(run, metrics):
         hint = f"gpt plot {quote(str(run))} --y bpb"
         raise RequestError(f"{run} predicts tokens: it has no accuracy", hint=hint)
     size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
-    predicted = bytes_per_prediction(load_config(run / CONFIG), metrics, size) if y == "bpb" else size
+    config = _config_of(run)
+    predicted = size if config is None else bytes_per_prediction(config, metrics, size)
     training = series(metrics, _TRAINING[y], x, size, predicted) if y in _TRAINING else _NO_CURVE
     validation = series(metrics, _VALIDATION[y], x, size) if y in _VALIDATION else _NO_CURVE
     if not len(training.x) and not len(validation.x):
@@ -119,8 +121,17 @@ def _draw_run(
         axes.plot(validation.x, validation.y, ":", marker=marker, markersize=4, color=shade, label=legend)
 
 
-def _are_of_classifier(metrics: Metrics) -> bool:
-    return any("accuracy" in line for line in metrics)
+def _config_of(run: Path) -> Config | None:
+    """The config of the run; None where it cannot be read, which no curve needs."""
+    try:
+        return load_config(run / CONFIG)
+    except UserError:
+        return None
+
+
+def _is_classifier(run: Path, metrics: Metrics) -> bool:
+    config = _config_of(run)
+    return any("accuracy" in line for line in metrics) if config is None else config.task.kind == "classes"
 
 
 def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> None:

@@ -106,8 +106,12 @@ def _is_comparable(key: str, records: Sequence[RunRecord]) -> bool:
 def _evaluated_part(record: RunRecord) -> tuple[Any, ...]:
     """What tells one validation text from another, and one part of it from another."""
     config = record.config
-    cut = () if config.data.format == "text" else (config.data.too_long, config.model.context_length)
-    return record.fingerprint, record.splits["val"].bytes, config.eval.max_tokens, *cut
+    part: tuple[Any, ...] = ()
+    if config.eval.max_tokens is not None:
+        part = config.eval.max_tokens, record.tokenizer.digest
+    if config.data.format != "text":
+        part = *part, config.data.too_long, config.model.context_length, record.tokenizer.digest
+    return record.fingerprint, record.splits["val"].bytes, *part
 
 
 def _row(key: str, values: Sequence[Any], texts: Sequence[str] | None = None, label: str | None = None) -> Row:

@@ -75,11 +75,18 @@ def figures(record: RunRecord) -> dict[str, Value]:
         "bytes_per_token": record.bytes_per_token,
         "steps": record.steps,
         "tokens": tokens,
-        "epochs": last.get("epochs", tokens / max(1, record.splits["train"].tokens)),  # older runs lack it
+        "epochs": _epochs(record, last, tokens),
         "seconds": seconds,
         "tokens_per_second": rate,
         "bytes_per_second": None if rate is None else rate * record.bytes_per_token,
     }
+
+
+def _epochs(record: RunRecord, evaluation: dict[str, Any], tokens: int) -> float:
+    """Epochs by the last step: an evaluation says how many there were by its own, but for older runs."""
+    if evaluation.get("epochs") and evaluation["step"]:
+        return float(evaluation["epochs"]) * (record.steps / int(evaluation["step"]))
+    return tokens / max(1, record.splits["train"].tokens)
 
 
 def format_metric(key: str, value: Value) -> str:

@@ -174,6 +174,8 @@ def _without_record(folders: Iterable[Path]) -> dict[Path, RunLine]:
                 refuse_without_record(folder)
         except UserError as error:
             lines[folder] = _failed(folder, error.message, error.__cause__)
+        except OSError:  # closed, and known to be no run
+            continue
     return lines
 
 

@@ -166,14 +166,14 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     if list_directory(path):
         raise RequestError(f"there is something in {path} already", hint=another)
     make_directory(path)
-    try:
-        with DirectoryLock(path):
+    with DirectoryLock(path):
+        try:
             saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
             data = {"source": source, "fingerprint": "", "splits": {}}
             _write_metadata(path, config, tokenizer, data)
-    except BaseException:  # a full disk, say: the same command is to work once there is space
-        shutil.rmtree(path, ignore_errors=True)
-        raise
+        except BaseException:  # a full disk, say: the same command is to work once there is space
+            shutil.rmtree(path, ignore_errors=True)
+            raise
     return saved
 
 

@@ -19,6 +19,10 @@ Task = Literal["language", "classes", "any"]
 """The `task.kind` of the checkpoint that is wanted."""
 
 
+class TaskError(RequestError):
+    """The checkpoint is of another task than the wanted one."""
+
+
 def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
     """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
 
@@ -62,10 +66,10 @@ def how_to_train(run_dir: Path) -> str:
 
 def _refuse_task(path: Path, task: Task) -> NoReturn:
     if task == "language":
-        raise RequestError(
+        raise TaskError(
             f"{path} classifies texts: it predicts no tokens", hint=f"gpt classify --run {quote(str(path))} TEXT"
         )
-    raise RequestError(
+    raise TaskError(
         f"{path} predicts tokens: it was not trained with task.kind classes",
         hint=f"gpt score --run {quote(str(path))} --labels A,B FILE chooses the likeliest label",
     )

@@ -16,12 +16,13 @@ from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
-from gpt_cli.search.regularization import dropout_and_decay
+from gpt_cli.search.regularization import regularization
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 from gpt_cli.terminal.plural import plural
 
 _EPOCHS = 20  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
+_MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
@@ -69,7 +70,8 @@ def fit_config(
     chosen["train.steps"] = min(max(100, math.ceil(epoch_limit * text.training_tokens / tokens_per_step)), step_limit)
     steps = fixed.get("train.steps", chosen["train.steps"])
     epochs = steps * tokens_per_step / max(1.0, text.training_tokens)
-    chosen |= _choose_regularization(epochs, has_base=base is not None)
+    by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
+    chosen |= regularization(epochs, chooses_decay=base is None and by_muon)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
     if base is None and "recipe" not in fixed:
         chosen["model.previous_token_init"] = None
@@ -163,11 +165,6 @@ def _choose_context_length(validation_tokens: float, limit: int) -> int:
     return context_length
 
 
-def _choose_regularization(epochs: float, *, has_base: bool) -> dict[str, Any]:
-    dropout, decay = dropout_and_decay(epochs)
-    return {"model.dropout": dropout} if has_base else {"model.dropout": dropout, "optim.weight_decay": decay}
-
-
 def _choose_cadence(steps: int, tokens_per_step: int, validation_tokens: float) -> dict[str, Any]:
     # A token costs a quarter as much to evaluate as to train on: all evaluations together take about 3 % of the run.
     evaluations = 0.12 * steps * tokens_per_step / max(1.0, validation_tokens)
@@ -197,9 +194,12 @@ def _explain(
         sentences.append(f"Dropout {dropout}, as asked.")
     elif dropout:
         sentences.append(f"Dropout {dropout} keeps it from memorising the text.")
+    elif epochs > _MANY_EPOCHS and plan.get("optim.weight_decay"):
+        sentences.append(
+            f"No dropout: a weight decay of {plan['optim.weight_decay']} keeps it from memorising the text."
+        )
     else:
-        decay = "" if epochs <= 3 else f"; a weight decay of {plan['optim.weight_decay']} keeps it from that"
-        sentences.append(f"No dropout: the text is long enough not to be memorised{decay}.")
+        sentences.append("No dropout: the text is long enough not to be memorised.")
     return sentences
 
 

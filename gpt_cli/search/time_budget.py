@@ -26,7 +26,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
-from gpt_cli.search.regularization import dropout_and_decay
+from gpt_cli.search.regularization import regularization
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.plural import plural
 from gpt_cli.training.example_batches import open_batches
@@ -73,10 +73,12 @@ class BudgetCandidate:
     batch_size: int
     parameters: int
     seconds_per_step: float
+    tokens_read: int | None = None
+    """By a step on average, without padding; None: its batch of whole contexts."""
 
     @property
     def tokens_per_step(self) -> int:
-        return self.batch_size * self.context_length
+        return self.tokens_read or self.batch_size * self.context_length
 
 
 @dataclass(frozen=True)
@@ -145,18 +147,17 @@ def choose(
     return min(possible, key=lambda choice: choice.loss)
 
 
-def settings(choice: BudgetChoice, seconds: float, train_tokens: int) -> dict[str, Any]:
+def settings(choice: BudgetChoice, seconds: float, train_tokens: int, *, chooses_decay: bool = True) -> dict[str, Any]:
+    """The values by key of `choice`, without the weight decay unless it `chooses_decay`."""
     candidate, steps = choice.candidate, choice.steps
     epochs = steps * candidate.tokens_per_step / train_tokens
-    dropout, decay = dropout_and_decay(epochs)
     n_layer, n_head, n_embd = candidate.shape
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "model.context_length": candidate.context_length,
-        "model.dropout": dropout,
-        "optim.weight_decay": decay,
+        **regularization(epochs, chooses_decay=chooses_decay),
         "train.batch_size": candidate.batch_size,
         "train.steps": steps,
         "train.max_minutes": round(OVERRUN * seconds / 60.0, 4),
@@ -220,9 +221,9 @@ def choose_config(
     left = seconds - (time.perf_counter() - started)
     choice = choose(measured, left, *sizes, is_evaluated=is_evaluated)
     note("\n".join(reasons(choice, measured, left, sizes, is_evaluated=is_evaluated)))
-    values = {key: value for key, value in settings(choice, left, sizes[0]).items() if key not in written}
-    if config.train.init_from is not None:
-        values.pop("optim.weight_decay", None)  # that of the run that is trained further
+    has_own = config.train.init_from is not None or config.recipe is not None or config.optim.name != "muon"
+    chosen = settings(choice, left, sizes[0], chooses_decay=not has_own)
+    values = {key: value for key, value in chosen.items() if key not in written}
     return with_values(config, values)
 
 
@@ -240,6 +241,7 @@ def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[st
         config.train.batch_size,
         num_parameters(model, corpus.tokenizer.vocab_size),
         statistics.median(times[1:]),
+        batches.tokens_per_step,
     )
 
 

@@ -14,7 +14,7 @@ from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
-from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
+from gpt_cli.run.open_checkpoint import TaskError, build_torch_model, open_checkpoint
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.api_errors import ApiError
@@ -80,11 +80,13 @@ class ModelRegistry:
         self._found: set[str] = set()
         """The runs of folders, which nobody has named."""
         for run in runs:
-            paths = expand(run, note)
+            paths, is_folder = expand(run, note)
             for path in paths:
                 name = run_name(path)
-                if path.parent == run:
+                if is_folder and name not in self.paths:
                     self._found.add(name)
+                elif not is_folder:
+                    self._found.discard(name)
                 if self.paths.setdefault(name, path).resolve() != path.resolve():
                     raise RequestError(
                         f"two runs are called {name}: {self.paths[name]}, and {path}", hint="rename the folder of one"
@@ -166,7 +168,7 @@ class ModelRegistry:
     async def _load(self, name: str, path: Path) -> ServedModel:
         try:
             return await asyncio.to_thread(self._read, name, path)
-        except RequestError as error:  # a classifier, say
+        except TaskError as error:  # a classifier
             raise ApiError(400, error.message, param="model") from None
         except UserError as error:
             self._note(error.render())
@@ -214,16 +216,18 @@ def _torch_engine(generator: TextGenerator) -> TextEngine:
     return TorchTextEngine(generator.model)
 
 
-def expand(path: Path, note: Notify) -> list[Path]:
-    """The run or checkpoint at `path`, or all language models with a checkpoint in that folder.
+def expand(path: Path, note: Notify) -> tuple[list[Path], bool]:
+    """(the run or checkpoint at `path`, or all language models with a checkpoint in that folder; True for a folder).
 
     Raises RequestError where there is none.
     """
     if path.is_dir() and not (path / RUN).is_file():
         runs = [child for child in sorted(path.iterdir()) if (child / RUN).is_file() and list_checkpoints(child)]
         if served := [run for run in runs if _is_language_model(run, note)]:
-            return served
-    return [find_run(path)]
+            return served, True
+        if runs:
+            raise RequestError(f"none of the runs in {path} can be served", hint="gpt serve RUN names one")
+    return [find_run(path)], False
 
 
 def _is_language_model(run: Path, note: Notify) -> bool:

@@ -28,7 +28,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
 
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.steps" in overridden:
-        if file is not None and "train.budget" not in overridden and Path(config.run_dir or "", "run.json").exists():
+        if "train.budget" not in overridden and Path(config.run_dir or "", "run.json").exists():
             base = quote(str(config.run_dir))
             raise RequestError(
                 f"the steps of {config.run_dir} were chosen for train.budget={config.train.budget}",

@@ -117,7 +117,8 @@ class Request:
                     f"{one} is a pipe, which is read once: a run reads its text again when it resumes",
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
-        if values.get("data.val_source") == "-":
+        val_source = values.get("data.val_source")
+        if "-" in ([val_source] if isinstance(val_source, str) else val_source or []):
             raise RequestError(
                 "a config cannot be fitted where data.val_source is standard input, which is read once",
                 hint="put that text in a file: data.val_source=FILE",

@@ -106,8 +106,9 @@ def _read(arguments: list[str], config: "Config", text_key: str | None) -> Itera
     for argument in arguments:
         if argument == "-":
             for document in read_documents("-", note=note):
-                lines = enumerate(document.text.splitlines(), start=1)
-                yield from ((f"{document.name}:{number}", line) for number, line in lines if line.strip())
+                lines = enumerate(document.text.split("\n"), start=1)
+                texts = ((number, line.removesuffix("\r")) for number, line in lines if line.strip())
+                yield from ((f"{document.name}:{number}", text) for number, text in texts)
         elif _is_file(argument):
             documents = read_documents(argument, note=note, options=options)
             yield from ((document.name, document.text) for document in documents)

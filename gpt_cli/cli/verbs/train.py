@@ -56,11 +56,11 @@ def train(
 def _train(
     arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool, devices: str | None
 ) -> int:
-    chosen = _choose(arguments, file, started, dry_run=dry_run)
-    if devices is not None:
-        from gpt_cli.cli.train_together import refuse_devices
+    from gpt_cli.cli.train_together import count_devices, refuse_processes
 
-        refuse_devices(devices, chosen)
+    processes = 1 if devices is None else count_devices(devices)
+    chosen = _choose(arguments, file, started, dry_run=dry_run)
+    refuse_processes(processes, chosen)
     if dry_run:
         from gpt_cli.report.info_view import render_plan
         from gpt_cli.search.dry_run import plan

@@ -65,7 +65,7 @@ def run_sweep(
     limit = min([limit for limit in (max_runs, runs_in_budget) if limit is not None], default=None)
     plan = make_plan(request, base, jobs, limit)
     with open_home(request.home), stop_requests() as stop:
-        plan = open_plan(request.home, plan, is_limited=max_runs is not None)
+        plan = open_plan(request.home, plan, is_limited=max_runs is not None and budget is None)
         runs = Runs(request, plan, base)
         source = SearchSource(runs) if request.is_search else grid_source(runs)
         note(_opening(request, plan, source.total_runs, jobs))

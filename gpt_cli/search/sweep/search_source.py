@@ -9,13 +9,12 @@ tried nor the steps at which runs are pruned depend on the speed of processes or
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import read_file, replace_file
-from gpt_cli.search.sweep.axes import corners, every_point
+from gpt_cli.search.sweep.axes import MOST_POINTS, corners, every_point
 from gpt_cli.search.sweep.executor import RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.sweep import FINALISTS, Runs
@@ -23,7 +22,6 @@ from gpt_cli.search.sweep.sweep import FINALISTS, Runs
 TRIALS = "trials.json"
 _LIMIT = 1 << 24
 _ATTEMPTS = 20  # at drawing values that the schema accepts and that were not tried
-_MOST_POINTS = 10_000  # combinations of which each is looked at
 
 
 class SearchSource:
@@ -33,12 +31,20 @@ class SearchSource:
         assert runs.plan.trials is not None
         self.runs, self.trials = runs, runs.plan.trials
         self._drawn = read_trials(runs)
+        self._all_points = every_point(runs.request.axes, MOST_POINTS)
         self._tasks: dict[str, RunTask] = {}  # of the trials, in their order
         self._finals: list[RunTask] | None = None
-        finals = min(FINALISTS, self.trials) * runs.plan.seeds if runs.plan.seeds > 1 else 0
-        self.total_runs = self.trials + finals
         point = next(iter(corners(runs.request.axes)))
-        self.total_work = self.total_runs * RunTask("", "", runs.request.config_of(point)).work
+        self._work_of_run = RunTask("", "", runs.request.config_of(point)).work
+
+    @property
+    def total_runs(self) -> int:
+        seeds = self.runs.plan.seeds
+        return self.trials + (min(FINALISTS, self.trials) * seeds if seeds > 1 else 0)
+
+    @property
+    def total_work(self) -> float:
+        return self.total_runs * self._work_of_run
 
     def next(self, outcomes: Mapping[str, Outcome]) -> RunTask | None:
         number = len(self._tasks)
@@ -102,12 +108,15 @@ class SearchSource:
         from gpt_cli.search.sweep.optuna_search import propose
 
         seeds = [(self.runs.base.seed * 1_000_003 + number * 1009 + attempt) % 2**32 for attempt in range(_ATTEMPTS)]
-        proposed = (propose(self.runs.request.axes, history, seed) for seed in seeds)
-        others = every_point(self.runs.request.axes, _MOST_POINTS) or ()
-        for point in chain(proposed, others):
+        axes, problem = self.runs.request.axes, None
+        for point in chain((propose(axes, history, seed) for seed in seeds), self._all_points or ()):
             if point not in self._drawn:
-                with suppress(RequestError):  # values of two keys that do not go together
+                try:
                     return self.runs.task(number, point, self.runs.base.seed)
+                except RequestError as error:  # values of two keys that do not go together
+                    problem = error
+        if problem is not None and self._all_points is None:  # there may be others
+            raise problem
         return None
 
     def _point(self, name: str) -> dict[str, str]:

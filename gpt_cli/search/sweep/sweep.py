@@ -87,10 +87,11 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
         finals = FINALISTS * request.seeds if request.seeds > 1 else 0
         trials = _TRIALS if runs is None else runs - finals
         if trials < 2:
+            again = f": the best {FINALISTS} are trained again with {request.seeds} seeds each" if finals else ""
+            fewer = "; or fewer seeds: --seeds 1" if finals else ""
             raise RequestError(
-                f"{runs} run{' is' if runs == 1 else 's are'} too few: the best {FINALISTS} are trained again with"
-                f" {request.seeds} seeds each",
-                hint=f"--max-runs {finals + _TRIALS}, at least {finals + 2}; or fewer seeds: --seeds 1",
+                f"{runs} run{' is' if runs == 1 else 's are'} too few{again}",
+                hint=f"--max-runs {finals + _TRIALS}, at least {finals + 2}, or more time{fewer}",
             )
         points = every_point(request.axes, trials)
         trials = trials if points is None else len(points)
@@ -117,7 +118,7 @@ def open_plan(home: Path, plan: SweepPlan, *, is_limited: bool) -> SweepPlan:
     if lines:
         raise RequestError(f"{home} is a sweep of another request{''.join(lines)}", hint=_ANOTHER)
     resumed = replace(saved, seeds=plan.seeds, trials=plan.trials if is_limited else saved.trials)
-    if resumed.trials != saved.trials:
+    if resumed != saved:
         _write_plan(path, resumed)
     return resumed
 

@@ -117,7 +117,7 @@ def collect(
         fresh = {number: {s: v for s, v in by_seed.items() if s != seed} for number, by_seed in losses.items()}
         if any(fresh.values()):
             losses = fresh
-    losses = _of_whole_rounds(losses, {runs.of_name[name] for name, outcome in outcomes.items() if outcome.is_final})
+    losses = _of_whole_rounds(losses, {runs.of_name[name] for name in outcomes})
     settings = [
         Setting(number, runs.points[number], by_seed, searched.get(number), _problems(runs, outcomes, number))
         for number, by_seed in losses.items()
