@@ -104,7 +104,7 @@ def _is_comparable(key: str, records: Sequence[RunRecord]) -> bool:
 
 
 def _evaluated_part(record: RunRecord) -> tuple[Any, ...]:
-    """What tells one validation text from another, and one part of it from another."""
+    """The properties by which two validation texts, or the parts of them that were evaluated, differ."""
     config = record.config
     part: tuple[Any, ...] = ()
     if config.eval.max_tokens is not None:

@@ -102,7 +102,7 @@ def checkpoints_dir(run_dir: Path) -> Path:
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
-    """Where the checkpoint of `step` is, or would be."""
+    """The directory of the checkpoint of `step`, whether there is one or not."""
     return checkpoints_dir(run_dir) / f"step-{step:08d}"
 
 

@@ -20,7 +20,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import AppendOnlyFile, list_directory, read_file
 
 MetricsRecord = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
-COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb")
+COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb", "epochs")
 
 
 class Sink(Protocol):
