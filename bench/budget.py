@@ -17,6 +17,7 @@ import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.files import make_directory, replace_file
-from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
@@ -35,7 +35,6 @@ from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.time_budget import (
     LADDER,
     SHAPE,
-    BudgetCandidate,
     choose_config,
     measure,
     predict,
@@ -83,38 +82,28 @@ def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[
     """Values by key of the run that is chosen for so many `seconds`, and of its neighbours that take as long."""
     chosen = choose_config(config, seconds, corpus, frozenset(), _note)
     runtime = setup_runtime(config.runtime)
-    ours = [measure(chosen, corpus, runtime, _note).seconds_per_step for _ in range(ROUNDS)]
+    timed = [measure(chosen, corpus, runtime, _note) for _ in range(ROUNDS)]
+    ours = [one.seconds_per_step for one in timed]
     sizes = len(corpus.train), len(corpus.val)
-    if (choice := predict(_candidate(chosen, statistics.median(ours), corpus), seconds, *sizes)) is None:
+    if (choice := predict(replace(timed[0], seconds_per_step=statistics.median(ours)), seconds, *sizes)) is None:
         sys.exit(f"{seconds:.0f} s are too short")
     chosen = with_values(chosen, settings(choice, seconds, len(corpus.train)))  # by the steps that these are
     variants = {name: with_values(chosen, values) for name, values in neighbours(chosen).items()}
-    ratios: dict[str, list[float]] = {
-        name: [] for name in variants if not name.startswith(RATES)
-    }  # the others take as long as the choice
+    measured = dict.fromkeys((CHOSEN, *variants), timed[0])  # another rate or decay takes as long
+    ratios: dict[str, list[float]] = {name: [] for name in variants if not name.startswith(RATES)}
     for _ in range(ROUNDS):
         for name, of_variant in ratios.items():
-            times = [measure(one, corpus, runtime, _note).seconds_per_step for one in (chosen, variants[name])]
-            ours.append(times[0])
-            of_variant.append(times[1] / times[0])
+            own, measured[name] = (measure(one, corpus, runtime, _note) for one in (chosen, variants[name]))
+            ours.append(own.seconds_per_step)
+            of_variant.append(measured[name].seconds_per_step / own.seconds_per_step)
     plan = {}
     for name, variant in {CHOSEN: chosen, **variants}.items():
         seconds_per_step = statistics.median(ours) * statistics.median(ratios.get(name, [1.0]))
-        if (choice := predict(_candidate(variant, seconds_per_step, corpus), seconds, *sizes)) is not None:
+        candidate = replace(measured[name], seconds_per_step=seconds_per_step)
+        if (choice := predict(candidate, seconds, *sizes)) is not None:
             held = {key: get_key(variant, key) for key in (*HELD, *RATES)}
             plan[name] = settings(choice, seconds, len(corpus.train)) | held | UNTIMED
     return plan
-
-
-def _candidate(config: Config, seconds_per_step: float, corpus: Corpus) -> BudgetCandidate:
-    model = config.model
-    return BudgetCandidate(
-        (model.n_layer, model.n_head, model.n_embd),
-        model.context_length,
-        config.train.batch_size,
-        num_parameters(model, corpus.tokenizer.vocab_size),
-        seconds_per_step,
-    )
 
 
 def tasks_of(text: Path, budget: str, seeds: int, only: Sequence[str]) -> dict[str, list[RunTask]]:

@@ -52,7 +52,9 @@ def test_a_neighbour_is_trained_for_as_long_as_the_choice_however_busy_the_machi
         nonlocal busy
         busy *= 1.01  # slower and slower
         tokens = config.train.batch_size * config.model.context_length
-        return BudgetCandidate((1, 1, 1), 1, 1, 1, 1e-9 * busy * tokens * config.model.n_layer * config.model.n_embd**2)
+        model, seconds = config.model, 1e-9 * busy * tokens * config.model.n_layer * config.model.n_embd**2
+        shape = (model.n_layer, model.n_head, model.n_embd)
+        return BudgetCandidate(shape, model.context_length, config.train.batch_size, 1, seconds)
 
     monkeypatch.setattr(budget, "measure", measure)
     monkeypatch.setattr(budget, "choose_config", lambda config, *_: config)

@@ -19,6 +19,7 @@ from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.search import time_budget, timing
+from gpt_cli.search.regularization import regularization
 from gpt_cli.search.time_budget import (
     CHOSEN,
     BudgetCandidate,
@@ -108,6 +109,36 @@ def test_the_law_reproduces_the_runs_it_comes_from():
 def test_more_steps_are_never_expected_to_be_worse(parameters, steps, unique):
     losses = [expected_loss(parameters, 64, n, n * 768, unique) for n in (steps, steps + 1, 2 * steps)]
     assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.parametrize(("unique", "chosen"), [(90_000, 128), (270_000, 256), (817_000, 256), (9_000_000, 256)])
+def test_of_an_equal_minute_the_context_is_the_one_that_ended_lowest_on_texts_of_this_size(unique, chosen):
+    """The losses that were measured are in docs/recipes.md, What a budget chooses."""
+    measured = [BudgetCandidate((4, 4, 128), context, 16, 807_552, 0.062 * context / 128) for context in (128, 256)]
+    assert choose(measured, 60, unique, unique // 9).candidate.context_length == chosen
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_a_text_that_is_read_more_often_is_never_regularized_less(few, many):
+    few, many = sorted((few, many))
+    for epochs_decide in (True, False):
+        less, more = (regularization(epochs, chooses_decay=epochs_decide) for epochs in (few, many))
+        assert less.keys() == more.keys() == {"model.dropout", *(["optim.weight_decay"] if epochs_decide else [])}
+        assert all(less[key] <= more[key] for key in less)
+
+
+@pytest.mark.parametrize("own", [["recipe=classic"], ["optim.name=adamw"], ["optim.weight_decay=0.05"], []])
+def test_a_recipe_another_optimizer_and_a_decay_that_is_asked_for_keep_theirs(book, monkeypatch, own):
+    monkeypatch.chdir(book.parent)
+    for budget in ([], ["train.budget=1m"]):
+        pretend_to_measure(monkeypatch)
+        set_clock(monkeypatch, 1e-4)
+        run_dir = f"runs/{len(budget)}"
+        often = [] if budget else ["train.steps=2000", "train.max_minutes=0.0001"]
+        assert main(["train", "book.txt", *CHEAP, *own, *budget, *often, f"run_dir={run_dir}"]) == 0
+        decay = load_config(Path(run_dir, "config.yaml")).optim.weight_decay
+        plain = parse_config("", "defaults", [one for one in own if not one.startswith("run_dir")]).optim.weight_decay
+        assert (decay == plain) == bool(own), (decay, plain)
 
 
 def test_too_little_time_is_told():

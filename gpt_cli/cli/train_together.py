@@ -18,17 +18,8 @@ def launch_training(devices: str, arguments: Sequence[str], config: Path | None,
     return launch(device_count(devices), ["train", *arguments, *file, *(["--json"] if json else [])])
 
 
-def count_devices(devices: str) -> int:
-    """The number of processes for `devices`. Raises RequestError for what is no number."""
-    from gpt_cli.distributed.launch import device_count
-
-    return device_count(devices)
-
-
-def refuse_processes(processes: int, config: Config) -> None:
-    """Raise RequestError if so many `processes` cannot train `config`."""
-    if processes == 1:
-        return
+def refuse_batch_of(config: Config, processes: int) -> None:
+    """Raise RequestError if so many `processes` cannot share the batches of `config`."""
     from gpt_cli.distributed.world import World
     from gpt_cli.training.batches import micro_batch_size, refuse_batch
 

@@ -168,8 +168,8 @@ class ModelRegistry:
     async def _load(self, name: str, path: Path) -> ServedModel:
         try:
             return await asyncio.to_thread(self._read, name, path)
-        except TaskError as error:  # a classifier
-            raise ApiError(400, error.message, param="model") from None
+        except TaskError:
+            raise ApiError(400, f"{name} classifies texts: it predicts no tokens", param="model") from None
         except UserError as error:
             self._note(error.render())
             raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None

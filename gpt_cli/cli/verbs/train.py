@@ -56,11 +56,12 @@ def train(
 def _train(
     arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool, devices: str | None
 ) -> int:
-    from gpt_cli.cli.train_together import count_devices, refuse_processes
-
-    processes = 1 if devices is None else count_devices(devices)
     chosen = _choose(arguments, file, started, dry_run=dry_run)
-    refuse_processes(processes, chosen)
+    if devices is not None:
+        from gpt_cli.cli.train_together import refuse_batch_of
+        from gpt_cli.distributed.launch import device_count
+
+        refuse_batch_of(chosen, device_count(devices))
     if dry_run:
         from gpt_cli.report.info_view import render_plan
         from gpt_cli.search.dry_run import plan
