@@ -20,9 +20,11 @@ from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
 
 
-def texts(source: str | Path | list[str], options: ReaderOptions | None = None) -> list[str]:
+def texts(
+    source: str | Path | list[str], options: ReaderOptions | None = None, note: Callable[[str], None] = pytest.fail
+) -> list[str]:
     named = source if isinstance(source, list) else str(source)
-    return [document.text for document in read_documents(named, note=pytest.fail, options=options)]
+    return [document.text for document in read_documents(named, note=note, options=options)]
 
 
 # Encodings
@@ -128,12 +130,23 @@ def parquet(tmp_path: Path) -> Path:
 
 
 def test_a_parquet_file_is_a_document_a_row(parquet: Path) -> None:
-    assert texts(parquet) == [f"row {n} – 世界\r\n" for n in range(1000) if n % 3]
-    assert texts(parquet.parent) == texts(parquet)  # also one in a folder
+    notes: list[str] = []
+    expected = [f"row {n} – 世界\r\n" for n in range(1000) if n % 3]
+    assert texts(parquet, note=notes.append) == expected
+    assert notes == [f"{parquet}: there is nothing (null) in the column 'text' of 334 rows"]
+    assert texts(parquet.parent, note=notes.append) == expected  # also one in a folder
     with pytest.raises(UserError, match="no column 'body'"):
         texts(parquet, ReaderOptions(text_key="body"))
     with pytest.raises(UserError, match="holds int64, not text"):
         texts(parquet, ReaderOptions(text_key="id"))
+
+
+def test_a_parquet_file_without_rows_has_no_documents_and_is_not_damaged(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as format
+
+    format.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "x.parquet")
+    assert texts(tmp_path / "x.parquet") == []
 
 
 def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:
@@ -142,7 +155,7 @@ def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:
         for damaged in (data[:offset], data[:offset] + bytes([data[offset] ^ 255]) + data[offset + 1 :]):
             parquet.write_bytes(damaged)
             try:
-                texts(parquet)
+                texts(parquet, note=lambda _: None)
             except UserError as error:
                 assert error.exit_code == 1  # noqa: PT017 - some damage is in values that nobody reads
 

@@ -305,13 +305,22 @@ def test_thinning_keeps_the_extremes_and_the_order(ys: list[float], max_points: 
     assert all(ys[int(x)] == y for x, y in zip(thinned.x, thinned.y, strict=True))
 
 
-def test_the_differences_fit_eighty_columns_whatever_the_runs_are_called(runs: Path) -> None:
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_the_differences_fit_the_terminal_whole_whatever_the_runs_are_called_and_however_many_there_are(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     (runs / "chars").rename(runs / ("c" * 60))
-    names = [runs / ("c" * 60), runs / "pieces", runs / "pieces"]
-    for chosen in (names[:2], names):
+    names = [runs / ("c" * 60), *[runs / "pieces"] * 8]
+    for chosen in (names[:2], names[:3], names):
         records = read_records(chosen, silent)
-        text = render_differences(records, compare(records))
-        assert max(map(len, text.splitlines())) <= 80
+        differences = compare(records)
+        text = render_differences(records, differences)
+        assert max(map(len, text.splitlines())) <= columns
+        compact = "".join(text.split())
+        assert text.count("c") >= 60
+        for row in differences["config"]:
+            assert all(len(value) > 14 or "".join(value.split()) in compact for value in row.texts), row
 
 
 def test_a_run_does_not_differ_from_itself(runs: Path) -> None:

@@ -21,7 +21,7 @@ TINY = (
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with three runs, the last of which was stopped before its end."""
+    """A folder with three runs, one of which ended before its last step."""
     from gpt_cli.cli.main import main
 
     directory = tmp_path_factory.mktemp("runs")
@@ -48,7 +48,7 @@ def test_each_run_is_told_with_its_loss_size_steps_and_what_sets_it_apart(gpt_he
     assert (run.steps, run.of_steps, run.state, run.parameters) == (2, 2, "complete", info["parameters"])
     assert run.val_loss == pytest.approx(info["val_loss"], rel=0.5)
     assert run.differences == {}
-    assert (lines["runs/two"].state, lines["runs/two"].differences) == ("stopped", {"train.steps": 9})
+    assert (lines["runs/two"].state, lines["runs/two"].differences) == ("ended", {"train.steps": 9})
     assert lines["runs/wide-and-with-a-very-long-name"].differences == {"optim.lr": 0.01}
     listed = json.loads(gpt_here("runs", "--json").stdout)["runs"]
     assert {line["path"] for line in listed} == lines.keys()

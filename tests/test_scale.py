@@ -153,6 +153,8 @@ def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_
     assert gpt_here("train", "--config", "scales/tiny/advised.yaml", "--dry-run").rc == 0
     second_outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
     assert json.loads(second_outcome.stdout) == result
+    other_jobs = gpt_here("scale", "tiny.yaml", "runtime.threads=null", "--jobs", "3", "--budget", "60s", "--json")
+    assert json.loads(other_jobs.stdout) == result
     runs = sorted((folder / "scales/tiny").glob("*-seed=*"))
     assert all(read_metrics(run) for run in runs)
     device_outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--device-flops", "1e15")

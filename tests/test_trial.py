@@ -44,6 +44,7 @@ TOGETHER = (
     "a thirteenth user",
     "a fourteenth user",
     "a fifteenth user",
+    "a sixteenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -221,15 +221,13 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:
-    """The text after the option on the command line."""
-    for number, argument in enumerate(arguments):
-        option, equals, value = argument.lstrip("-").partition("=")
+    """The text after the option on the command line; of an option that is there twice, the last, which counts."""
+    value = _NO_VALUE
+    for argument, following in pairwise([*arguments, "--"]):
+        option, equals, text = argument.lstrip("-").partition("=")
         if argument.startswith("-") and option == name:
-            if equals:
-                return value
-            following = arguments[number + 1 : number + 2]
-            return following[0] if following and not following[0].startswith("--") else _NO_VALUE
-    return _NO_VALUE
+            value = text if equals else _NO_VALUE if following.startswith("--") else following
+    return value
 
 
 def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:

@@ -12,8 +12,9 @@ from typing import IO, Any
 
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
 from gpt_cli.corpus.records import LONGEST_RECORD, Stream, check_empty_records, find_column
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
+from gpt_cli.terminal.plural import plural
 
 _MAX_BATCH_ROWS = 256  # decoded at once
 _MAX_BATCH_BYTES = 32 << 20  # bytes of text of a batch whose rows may lie in many pages
@@ -31,9 +32,9 @@ _DELTA_ENCODINGS = {  # their values have no size in the page header
 }
 
 
-def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Stream]:
-    """One document a row, from the column `key`; empty texts and nulls are skipped. With `numbers`, an integer column
-    is read as its digits.
+def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -> Iterator[Stream]:
+    """One document a row, from the column `key`; empty texts are skipped, and so are nulls, which a note counts. With
+    `numbers`, an integer column is read as its digits.
 
     Raises UserError for a file that is not Parquet, a page of more than 96 MiB, a dictionary or value of more than 16
     MiB, a footer of more than 8 MiB, 5,000,000 rows without text, or pages that expand to more than 200 times their
@@ -68,7 +69,7 @@ def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Str
                 for group, rows in _batch_sizes(path, headers, chunks, _ExpansionLimit(path, compressed))
                 for batch in table.iter_batches(rows, row_groups=[group], columns=[key], use_threads=False)
             )
-            yield from _documents(path, arrays, _ExpansionLimit(path, compressed))
+            yield from _documents(path, key, arrays, _ExpansionLimit(path, compressed), note)
     except MemoryError as error:  # pyarrow's ArrowMemoryError is one, too
         raise UserError(
             f"there is too little memory to read {path}", hint="free some, or write it with smaller row groups"
@@ -77,11 +78,12 @@ def read_parquet(path: Path, key: str, *, numbers: bool = False) -> Iterator[Str
         raise _damage_error(path, str(error).splitlines()[0][:200]) from error
 
 
-def _documents(path: Path, arrays: Iterator[Any], limit: "_ExpansionLimit") -> Iterator[Stream]:
+def _documents(path: Path, key: str, arrays: Iterator[Any], limit: "_ExpansionLimit", note: Notify) -> Iterator[Stream]:
     """The values of consecutive binary arrays that are not empty; `limit` bounds the text."""
-    row = empty_rows = 0
+    row = empty_rows = nulls = 0
     for array in arrays:
         empty_rows += len(array)
+        nulls += array.null_count
         check_empty_records(str(path), empty_rows)
         for value in array:
             row += 1
@@ -90,6 +92,8 @@ def _documents(path: Path, arrays: Iterator[Any], limit: "_ExpansionLimit") -> I
                 limit.add(buffer.size)  # a value of a dictionary may be in a million rows
                 location = f"{path}:{row}"
                 yield location, [_value_bytes(buffer, location)]
+    if nulls:
+        note(f"{path}: there is nothing (null) in the column '{key}' of {plural(nulls, 'row')}")
 
 
 def _check_footer(path: Path, stream: IO[bytes]) -> None:
@@ -134,6 +138,8 @@ class _ExpansionLimit:
 def _batch_sizes(path: Path, stream: IO[bytes], chunks: list[Any], limit: _ExpansionLimit) -> Iterator[tuple[int, int]]:
     """Yield (row group, rows to decode at once). Raises UserError for a page that is too large."""
     for group, chunk in enumerate(chunks):
+        if chunk.num_values == 0:  # it may have no page at all
+            continue
         start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
         if dictionary is not None and 0 < dictionary < start:
             start = dictionary

@@ -46,7 +46,9 @@ def text_file(path: Path, options: ReaderOptions) -> TextFile:
     """The reader of `path`, by its suffix: .jsonl, .csv and .parquet hold documents, any other file is one text."""
     suffix = inner_suffix(path)
     if suffix == ".parquet":
-        return TextFile(str(path), None, lambda note: read_parquet(path, options.text_key, numbers=options.labels))
+        return TextFile(
+            str(path), None, lambda note: read_parquet(path, options.text_key, note, numbers=options.labels)
+        )
     if is_compressed(path):
         return TextFile(str(path), None, lambda note: _read_bytes(expand(path), path, options, note))
     with translate_os_errors("read", path):

@@ -116,6 +116,13 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
     ordered = sorted(set(hashes))
     n_test = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
     n_val = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
+    if n_test + n_val >= len(ordered) > (n_test > 0) + (n_val > 0):  # smaller fractions would do
+        fractions = [f"data.val_fraction={val_fraction:g}"] * (n_val > 0)
+        fractions += [f"data.test_fraction={test_fraction:g}"] * (n_test > 0)
+        raise UserError(
+            f"{' and '.join(fractions)} of {len(ordered):,} different {units} leave none to train on",
+            hint="hold out less: --val-fraction 0.1 (data.val_fraction=0.1)",
+        )
     if n_test + n_val >= len(ordered):
         of_text = units != "examples"
         one = f"1 different {units.removesuffix('s')} is"

@@ -62,6 +62,8 @@ def render_plan(plan: Plan) -> str:
     saved = plan.saved_step
     if saved is not None:
         saved_text = f"all {plan.steps:,} steps are done" if saved >= plan.steps else f"would go on from step {saved:,}"
+        if plan.over is not None:
+            saved_text = f"ended at step {saved:,}: {plan.over}"
     pairs = {
         **({} if saved is None else {"run": saved_text}),
         "device": plan.device,

@@ -104,6 +104,8 @@ def run_outcome(record: RunRecord) -> str:
             return f"was killed at step {record.steps:,} of {total:,}"
         case {"event": "started"} if record.steps < total:
             return f"is at step {record.steps:,} of {total:,}"
+        case {"event": "ended", "final": reason} if record.steps < total:
+            return f"ended at step {record.steps:,} of {total:,}: {reason}"
     if record.steps < total:
         return f"stopped at step {record.steps:,} of {total:,}"
     return f"finished all {total:,} steps" if total != 1 else "finished its one step"

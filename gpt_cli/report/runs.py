@@ -15,8 +15,9 @@ from gpt_cli.errors import UserError
 from gpt_cli.files import check_listed, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
+from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.directory import RUN, is_imported, refuse_without_record
-from gpt_cli.run.log import read_metrics
+from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
 
@@ -33,7 +34,7 @@ class RunLine:
 
     path: str
     state: str
-    """complete, stopped, training, new, imported, or the reason why it cannot be read."""
+    """complete, ended (by a rule, before its last step), stopped, training, new, imported, or why it cannot be read."""
     steps: int | None = None
     """Step of the newest checkpoint."""
     of_steps: int | None = None
@@ -200,7 +201,9 @@ def _state(run: Path, steps: int | None, of_steps: int) -> str:
         return "training"
     if steps is None:
         return "new"
-    return "complete" if steps >= of_steps else "stopped"
+    if steps >= of_steps:
+        return "complete"
+    return "stopped" if why_over(read_events(run)) is None else "ended"
 
 
 def _parameters(checkpoint: Path) -> int:

@@ -1,11 +1,13 @@
 """Record how each process of a run ended, and detect crash loops.
 
-events.jsonl has `started` (from which step), and then `ended` or `died` (at which step, and of what). A process that
+events.jsonl has `started` (from which step), and then `ended` (at which step, and by which of the run's own rules, if
+it is not to go on) or `died` (of what). A process that
 was killed, or whose machine was, cannot say so: the next one writes `killed` in its place. Mostly that is no fault of
 the run, and no reason not to go on; but a run that is killed again and again before it has saved anything, at one and
 the same step or while the kernel was killing for want of memory, would go round for ever.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ class RunLifecycle:
     def __init__(self, run_dir: Path, log: RunLog, steps: int) -> None:
         self.run_dir, self.log, self.steps = run_dir, log, steps
         self.begun = False
+        self.final: str | None = None
+        """Why the run is over, once it is; None for one that was asked to stop, and is to go on."""
 
     def begin(self, step: int, device: str) -> None:
         """Training is about to go on from `step` on `device`; called before the log is cut back to it.
@@ -61,7 +65,7 @@ class RunLifecycle:
         if not self.begun:
             return
         if error is None:
-            self.log.event("ended", step=self._last_step())
+            self.log.event("ended", step=self._last_step(), **({} if self.final is None else {"final": self.final}))
             return
         with suppress(UserError):  # on a full disk, say; the error itself is what the user is to see
             self.log.event("died", step=self._last_step(), error=f"{type(error).__name__}: {error}"[:500])
@@ -82,6 +86,12 @@ class RunLifecycle:
 
 
 _ENDS = ("ended", "died", "killed", "restart loop")
+
+
+def why_over(events: Iterable[Event]) -> str | None:
+    """The rule by which the run of these `events` is over; None if it is to go on, or is of older versions."""
+    last = [event for event in events if event["event"] in (*_ENDS, "started", "config changed")][-1:]
+    return next((str(event["final"]) for event in last if event.get("final")), None)
 
 
 def _repeated_death(events: list[Event]) -> CrashLoop | None:

@@ -369,15 +369,16 @@ def refuse_another_text(config: Config) -> None:
         _keep(path, {key: change for key, change in _changes(path, config).items() if key.startswith("data.")})
 
 
-def refuse_another_config(config: Config) -> None:
-    """Raise RequestError if the run in `config.run_dir` cannot be trained further with `config`."""
+def refuse_another_config(config: Config) -> Changes:
+    """The keys in which `config` changes the run in its run_dir. Raises RequestError where a run does not allow it."""
     path = Path(config.run_dir or "")
     if config.run_dir is None or not (path / RUN).is_file():
-        return
+        return {}
     changes = _changes(path, config)
     if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
         changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
     _keep(path, changes)
+    return changes
 
 
 def _changes(path: Path, config: Config) -> Changes:

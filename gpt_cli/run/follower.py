@@ -65,6 +65,7 @@ class _NoLifecycle(RunLifecycle):
 
     def __init__(self) -> None:
         self.begun = False
+        self.final = None
 
     def begin(self, step: int, device: str) -> None:
         pass

@@ -9,7 +9,9 @@ from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
+from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.directory import refuse_another_config, refuse_foreign
+from gpt_cli.run.log import read_events
 from gpt_cli.run.model_info import Info, describe
 from gpt_cli.run.run_corpus import suggest_restoring_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
@@ -49,6 +51,8 @@ class Plan:
     seconds: float | None
     saved_step: int | None = None
     """The newest saved step of the run, from which it would go on; `seconds` is the time of the others."""
+    over: str | None = None
+    """Why the run is over before its last step, if it is."""
     measured_layers: tuple[int, ...] = ()
     """Layers of the models that were measured; the time of a large one is extrapolated from one and two layers."""
 
@@ -66,7 +70,7 @@ def plan(config: Config, note: Notify) -> Plan:
     with stage_progress() as progress, suggest_restoring_text(config):
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     config = with_labels(config, corpus)
-    refuse_another_config(config)
+    changes = refuse_another_config(config)
     sample_prompt(corpus, config)  # raises, as it does before training
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.stats[split].tokens for split in ("train", "val"))
@@ -75,7 +79,8 @@ def plan(config: Config, note: Notify) -> Plan:
     seconds_per_step = seconds = None
     saved = next(iter(list_checkpoints(Path(config.run_dir))), None) if config.run_dir is not None else None
     saved_step = None if saved is None else checkpoint_step(saved)
-    steps_left = max(0, config.train.steps - (saved_step or 0))
+    over = None if saved is None or changes else why_over(read_events(saved.parent.parent))
+    steps_left = 0 if over is not None else max(0, config.train.steps - (saved_step or 0))
     if candidates := _measured_configs(config, info, vocab_size, runtime):
         times = [_measure(candidate, batches, vocab_size, runtime, note) for candidate in candidates]
         layers = config.model.n_layer - candidates[0].model.n_layer
@@ -100,6 +105,7 @@ def plan(config: Config, note: Notify) -> Plan:
         seconds_per_step=seconds_per_step,
         seconds=seconds,
         saved_step=saved_step,
+        over=over,
         measured_layers=tuple(candidate.model.n_layer for candidate in candidates),
     )
 

@@ -20,6 +20,7 @@ from gpt_cli.run.checkpoint import (
     list_checkpoints,
     load,
 )
+from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.directory import DATA, RUN, is_imported, read_fingerprint
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
@@ -141,4 +142,7 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     check_listed(path)
     load_tokenizer(path / TOKENIZER)
     step = max(checkpoint.step for checkpoint in intact)
-    return f"all {steps:,} steps are done" if step >= steps else f"would resume from step {step:,} of {steps:,}"
+    if step >= steps:
+        return f"all {steps:,} steps are done"
+    over = why_over(read_events(path))
+    return f"would resume from step {step:,} of {steps:,}" if over is None else f"ended at step {step:,}: {over}"

@@ -81,6 +81,7 @@ def train(config: Config, console: Console) -> Summary:
                                 checkpoint.save(place, step, *tensors, fields, run.config, corpus.tokenizer)
                             checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
+                run.lifetime.final = stopping.reason if is_final else None
                 break
 
             multiplier = lr_multiplier(clock.position, config.train.steps, config.schedule)

@@ -1,6 +1,5 @@
 """`train.budget`: what the config leaves open is chosen for the time there is, once; a resumed run keeps the choice."""
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,13 @@ if TYPE_CHECKING:
     from gpt_cli.config import Config
 
 
-def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[str], started: float) -> "Config":
+def choose_for_budget(
+    config: "Config", file: Path | None, overrides: Sequence[str], started: float, *, together: bool
+) -> "Config":
     """`config`, from `file` (None: fitted to a text) under `overrides`, made to end `train.budget` after `started`.
 
     `started` is by `time.perf_counter`. Raises RequestError where steps are asked for, too, the time is too short, or
-    several processes are to train.
+    several processes are to train it `together`.
     """
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
@@ -48,7 +49,7 @@ def choose_for_budget(config: "Config", file: Path | None, overrides: Sequence[s
     if config_path.is_file():
         run = load_config(config_path)
         return choice_of_run(config, run, fixed) if run.train.budget == config.train.budget else config
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if together:
         raise RequestError(
             "train.budget is measured and chosen for one process",
             hint="with --devices, give train.max_minutes and train.steps",

@@ -21,6 +21,9 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
         "model.position",
         ("rope",),
     ),
+    (("optim.momentum", "optim.adamw_lr"), "optim.name", ("muon",)),
+    (("schedule.decay_fraction",), "schedule.kind", ("wsd",)),
+    (("schedule.min_lr_ratio",), "schedule.kind", ("wsd", "cosine", "linear")),
 )
 """(keys, the key that they depend on, its values with which they matter)."""
 

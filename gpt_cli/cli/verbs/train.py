@@ -49,14 +49,15 @@ def train(
     from gpt_cli.cli.train_together import launch_training, train_together
 
     if together:
-        return train_together(lambda: _choose(arguments or (), config, started), json=json)
+        several = int(os.environ["WORLD_SIZE"]) > 1
+        return train_together(lambda: _choose(arguments or (), config, started, together=several), json=json)
     return launch_training("auto" if devices is None else devices, arguments or (), config, json=json)
 
 
 def _train(
     arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool, devices: str | None
 ) -> int:
-    chosen = _choose(arguments, file, started, dry_run=dry_run)
+    chosen = _choose(arguments, file, started, dry_run=dry_run, together=devices is not None)
     if devices is not None:
         from gpt_cli.cli.train_together import refuse_batch_of
         from gpt_cli.distributed.launch import device_count
@@ -86,14 +87,16 @@ def _train(
     return summary.exit_code
 
 
-def _choose(arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool = False) -> "Config":
+def _choose(
+    arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool = False, together: bool = False
+) -> "Config":
     """The config of what was asked for, with everything chosen that it leaves to be chosen before a run."""
     request = Request(arguments, file, leave_nothing=dry_run)
     chosen = request.config
     if chosen.train.budget is not None:
         from gpt_cli.cli.options.budget import choose_for_budget
 
-        chosen = choose_for_budget(chosen, request.file, request.overrides, started)
+        chosen = choose_for_budget(chosen, request.file, request.overrides, started, together=together)
     if chosen.optim.lr == "auto" and not dry_run:
         from gpt_cli.search.lr_range_test import with_proposed_lr
 

@@ -105,13 +105,12 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     corpus = prepare_corpus(base.data, base.tokenizer, note=note)
     vocab_size, unique = corpus.tokenizer.vocab_size, len(corpus.train)
     jobs = jobs or (default_threads() if setup_runtime(base.runtime).device.type == "cpu" else 1)
-    threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
-    base = with_values(base, {"runtime.threads": threads}) if threads is not None else base
-    written = dump_config(base.model_copy(update={"run_dir": None}))
     if PLAN in names:
-        plan = _read_plan(request, written)
+        plan, base = _read_plan(request)
     else:
-        plan = _plan(request, base, written, jobs, lambda config: _seconds_per_token(config, corpus, note))
+        threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
+        base = with_values(base, {"runtime.threads": threads}) if threads is not None else base
+        plan = _plan(request, base, jobs, lambda config: _seconds_per_token(config, corpus, note))
     with open_home(request.home), stop_requests() as stop:
         if PLAN not in names:
             replace_file(request.home / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
@@ -214,19 +213,24 @@ def _time_of_token(
     return float(fixed), float(slope)
 
 
-def _plan(request: ScaleRequest, base: Config, written: str, jobs: int, seconds_of: Any) -> dict[str, Any]:
+def _plan(request: ScaleRequest, base: Config, jobs: int, seconds_of: Any) -> dict[str, Any]:
     per_token = measure_scales(seconds_of, base)
     ladder = plan_ladder(base, request.seconds, jobs, per_token)
     return {
-        "config": written, "seconds": request.seconds, "per_token": per_token,
-        "ladder": [asdict(rung) for rung in ladder],
+        "config": dump_config(base.model_copy(update={"run_dir": None})),
+        "seconds": request.seconds, "per_token": per_token, "ladder": [asdict(rung) for rung in ladder],
     }  # fmt: skip
 
 
-def _read_plan(request: ScaleRequest, written: str) -> dict[str, Any]:
+def _read_plan(request: ScaleRequest) -> tuple[dict[str, Any], Config]:
+    """The plan there, and the config with as many threads a run as it says, which the number of jobs had decided."""
+    base = request.config
     try:
         plan: dict[str, Any] = json.loads(read_file(request.home / PLAN, _LIMIT))
-        changes = config_changes(plan["config"], written)
+        if base.runtime.threads is None:
+            planned = parse_config(plan["config"], "the plan", of_run=True)
+            base = with_values(base, {"runtime.threads": planned.runtime.threads})
+        changes = config_changes(plan["config"], dump_config(base.model_copy(update={"run_dir": None})))
         if plan["seconds"] != request.seconds:
             changes.append(f"\n  --budget: {plan['seconds']:.0f} s there, {request.seconds:.0f} s here")
     except (ValueError, KeyError, TypeError) as error:
@@ -234,7 +238,7 @@ def _read_plan(request: ScaleRequest, written: str) -> dict[str, Any]:
     if changes:
         hint = "choose another directory: --out DIR"
         raise RequestError(f"{request.home} is a ladder of another request{''.join(changes)}", hint=hint)
-    return plan
+    return plan, base
 
 
 def _seconds_per_token(config: Config, corpus: Any, note: Notify) -> float:

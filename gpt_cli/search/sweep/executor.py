@@ -192,7 +192,9 @@ def _record_end(
     task = execution.tasks[end.name]
     outcome = _settle(task, task.outcome(ended=end.exit_code == 0), source, execution.outcomes)
     if not outcome.is_final and (end.error is not None or not interrupted):
-        outcome = replace(outcome, state="failed", error=end.error or "it was interrupted")
+        lost = "its metrics.jsonl has lost the last evaluation; without its directory it is trained anew"
+        reason = lost if end.exit_code == 0 else "it was interrupted"
+        outcome = replace(outcome, state="failed", error=end.error or reason)
     if not outcome.is_final:
         note(f"  {task.label}: saved at step {outcome.steps:,}")
         return
