@@ -1,14 +1,15 @@
 """The run that `train.budget` chooses beside the runs around it, on texts of different kinds.
 
     python -m bench.budget --budget 1m --text FILE [--text FILE ...] [--seeds 2] [--only model optim.lr ...]
+        [--set tokenizer.kind=bpe ...]
 
-For each text the run of `gpt train FILE train.budget=TIME` is trained, and its neighbours: the next smaller and larger
-model, half and twice the context, the batch, the learning rate and the weight decay, more and less dropout. What a
-neighbour does not change is as in the run that was chosen, but for the steps, which are as many as take the same time:
-steps of both are timed in turn. So no loss depends on what else the machine does, and the runs are trained side by
-side, of one thread each. Bits per byte of the whole validation split after the last step; a choice is good if it is
-within 0.02 of the best. The plan and the runs stay in bench/out/budget; the same command goes on with what is there, so
-move them away where the text or the code is another.
+For each text the run of `gpt train FILE train.budget=TIME` is trained, with the keys that are set, and its neighbours:
+the next smaller and larger model, half and twice the context, the batch, the learning rate and the weight decay, more
+and less dropout. What a neighbour does not change is as in the run that was chosen, but for the steps, which are as
+many as take the same time: steps of both are timed in turn. So no loss depends on what else the machine does, and
+the runs are trained side by side, of one thread each. Bits per byte of the whole validation split after the last step;
+a choice is good if it is within 0.02 of the best. The plan and the runs stay in bench/out/budget; the same command goes
+on with what is there, so move them away where the text or the code is another.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,14 @@ def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
     return variants
 
 
-def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[str, Any]]:
-    """Values by key of the run that is chosen for so many `seconds`, and of its neighbours that take as long."""
-    chosen = choose_config(config, seconds, corpus, frozenset(), _note)
+def make_plan(
+    config: Config, seconds: float, corpus: Corpus, fixed: Set[str] = frozenset()
+) -> dict[str, dict[str, Any]]:
+    """Values by key of the run that is chosen for so many `seconds`, and of its neighbours that take as long.
+
+    The choice leaves the `fixed` keys as they are in `config`.
+    """
+    chosen = choose_config(config, seconds, corpus, frozenset(fixed), _note)
     runtime = setup_runtime(config.runtime)
     timed = [measure(chosen, corpus, runtime, _note) for _ in range(ROUNDS)]
     ours = [one.seconds_per_step for one in timed]
@@ -88,7 +94,8 @@ def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[
     if (choice := predict(replace(timed[0], seconds_per_step=statistics.median(ours)), seconds, *sizes)) is None:
         sys.exit(f"{seconds:.0f} s are too short")
     chosen = with_values(chosen, settings(choice, seconds, len(corpus.train)))  # by the steps that these are
-    variants = {name: with_values(chosen, values) for name, values in neighbours(chosen).items()}
+    around = {name: values for name, values in neighbours(chosen).items() if name.partition("=")[0] not in fixed}
+    variants = {name: with_values(chosen, values) for name, values in around.items()}
     measured = dict.fromkeys((CHOSEN, *variants), timed[0])  # another rate or decay takes as long
     ratios: dict[str, list[float]] = {name: [] for name in variants if not name.startswith(RATES)}
     for _ in range(ROUNDS):
@@ -106,17 +113,20 @@ def make_plan(config: Config, seconds: float, corpus: Corpus) -> dict[str, dict[
     return plan
 
 
-def tasks_of(text: Path, budget: str, seeds: int, only: Sequence[str]) -> dict[str, list[RunTask]]:
-    """The runs of `text` by name, the choice first, as they were planned if they were."""
-    home = OUT / f"{text.stem}-{budget}"
+def tasks_of(
+    text: Path, budget: str, seeds: int, only: Sequence[str], keys: Sequence[str] = ()
+) -> dict[str, list[RunTask]]:
+    """The runs of `text`, with the `keys` (KEY=VALUE) set, by name, the choice first, as planned if they were."""
+    home = OUT / re.sub(r"[^\w.=-]+", "-", "-".join([text.stem, budget, *keys]))
     make_directory(home)
-    config = Request([str(text)], None, leave_nothing=True).config
+    config = Request([str(text), *keys], None, leave_nothing=True).config
     file = home / "plan.json"
     if not file.is_file():
         corpus = prepare_corpus(config.data, config.tokenizer, note=_note)
         seconds = parse_duration(budget)
         assert seconds is not None
-        replace_file(file, json.dumps(make_plan(config, seconds, corpus), indent=2).encode())
+        planned = make_plan(config, seconds, corpus, {key.partition("=")[0] for key in keys})
+        replace_file(file, json.dumps(planned, indent=2).encode())
     plan = json.loads(file.read_bytes())
     tasks: dict[str, list[RunTask]] = {}
     for name, values in plan.items():
@@ -151,13 +161,14 @@ def main() -> int:
     parser.add_argument("--text", required=True, action="append", type=Path, metavar="FILE")
     parser.add_argument("--seeds", type=int, default=1, choices=range(1, 10), metavar="N")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="neighbours whose names begin so")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="keys that no run varies")
     parser.add_argument("--jobs", type=int, help="runs side by side (default: one per core)")
     options = parser.parse_args()
     if parse_duration(options.budget) is None:
         parser.error(f"{options.budget} is no length of time such as 90s or 10m")
     with open_home(OUT), stop_requests() as stop, RunPool(options.jobs or default_threads()) as pool:
         for text in options.text:
-            tasks = tasks_of(text, options.budget, options.seeds, options.only)
+            tasks = tasks_of(text, options.budget, options.seeds, options.only, options.set)
             runs = [run for by_seed in tasks.values() for run in by_seed]
             execution = execute(ListSource(runs), pool, RunLimits(None), stop, _note)
             if stop.received or execution.left:
