@@ -69,6 +69,28 @@ def test_the_tokens_that_a_config_is_fitted_to_are_those_that_are_trained_on(
     assert fitted.validation_tokens == pytest.approx(len(corpus.val), abs=1)
 
 
+@settings(max_examples=20, deadline=None)
+@given(
+    texts=st.lists(st.text("ab\n", min_size=1, max_size=20), min_size=2, max_size=5),
+    n_training=st.integers(1, 4),
+    kind=st.sampled_from(["char", "byte"]),
+)
+def test_tokens_are_counted_with_the_newlines_that_are_put_between_documents(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], n_training: int, kind: str
+) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    for number, text in enumerate(texts):
+        (folder / f"{number}").write_text(f"{text}ab", encoding="utf-8")
+    paths = [str(folder / f"{number}") for number in range(len(texts))]
+    sources, val_sources = paths[:n_training], paths[n_training:] or paths
+    values = {"data.source": sources, "data.val_source": val_sources, "tokenizer.kind": kind}
+    fitted = measure_source(sources, values, values, has_gpu=False, progress=None)
+    data = DataConfig(source=sources, val_source=val_sources)
+    corpus = prepare_corpus(data, TokenizerConfig(kind=kind), cache=False, note=lambda _: None)
+    assert (fitted.training_tokens, fitted.validation_tokens) == (len(corpus.train), len(corpus.val))
+    assert f"{corpus.stats['val'].characters:,} characters" in fitted.split_reason
+
+
 @pytest.mark.parametrize(
     ("overrides", "begin_so"),
     [

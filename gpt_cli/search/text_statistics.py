@@ -49,6 +49,8 @@ class _TextCounts:
     """Newlines that a tokenizer of single characters or bytes puts between documents."""
     validation_characters: int = 0
     """In files of data.val_source."""
+    validation_separators: int = 0
+    """As `separators`, between documents of data.val_source."""
     alphabet: set[str] = field(default_factory=set)
     """Characters of all files."""
     beginning: list[str] = field(default_factory=list)
@@ -99,10 +101,12 @@ def _measure_text(
     data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
 ) -> TextStatistics:
     counts = _count(data, progress)
-    if counts.separators and fixed.get("tokenizer.kind") != "bpe" and fixed.get("tokenizer.file") is None:
+    if fixed.get("tokenizer.kind") != "bpe" and fixed.get("tokenizer.file") is None:
         counts.characters += counts.separators
         counts.size += counts.separators
-        counts.alphabet.add("\n")
+        counts.validation_characters += counts.validation_separators
+        if counts.separators or counts.validation_separators:
+            counts.alphabet.add("\n")
     characters, alphabet = counts.characters, counts.alphabet
     beginning = "\n".join(counts.beginning)
     values, tokenizer_reason = choose_tokenizer(beginning, characters, len(alphabet), has_gpu, fixed)
@@ -149,6 +153,7 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
     needs_separator = False  # the document before ended without a newline
     for number, member in enumerate(text.members):
         before = counts.characters
+        needs_separator = needs_separator and member.validates == text.members[number - 1].validates
         for block in text.blocks(number):
             characters = block.text
             bytes_read += len(block.data)
@@ -158,6 +163,7 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
             is_separated, needs_separator = needs_separator, block.ends and not characters.endswith("\n")
             if member.validates:
                 counts.validation_characters += len(characters)
+                counts.validation_separators += is_separated
                 continue
             counts.separators += is_separated
             if counts.characters < _BEGINNING_CHARACTERS:
