@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.caches import cache_with, compile_engines, forget_old
 from tests.support.sample import sample  # noqa: F401
+from tests.support.seeds import pytest_fixture_setup, pytest_runtest_call, pytest_runtest_setup  # noqa: F401
 from tests.support.shuffle import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 from tests.support.waiting import HANG
 

@@ -98,6 +98,9 @@ def main(arguments: list[str]) -> int:
             counts = Counter(case.outcome for case in runs[seed].values())
             summary = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(counts.items()))
             print(f"--shuffle {seed}: {summary or 'no tests'} in {time.monotonic() - begun:.0f} s", flush=True)
+            for case in runs[seed].values():
+                if case.outcome in FAILED:
+                    print(f"    {case.name} {case.outcome}: {case.message[:200]}", flush=True)
     outcomes: dict[str, set[str]] = defaultdict(set)
     for name in {name for cases in runs.values() for name in cases}:
         outcomes[name] = {cases[name].outcome if name in cases else "not run" for cases in runs.values()}

@@ -59,8 +59,11 @@ def test_what_depends_on_the_run_or_on_the_order_is_listed_and_what_is_always_re
     (suite / "test_planted.py").write_text(PLANTED)
     completed = flaky(suite, "--runs", "4", "--seed", "1")
     assert completed.returncode == 1, completed.stdout + completed.stderr
-    orders, (summary, *listed) = completed.stdout.splitlines()[:4], completed.stdout.splitlines()[4:]
-    assert [line.split(":")[0] for line in orders] == [f"--shuffle {seed}" for seed in (1, 2, 3, 4)]
+    lines = completed.stdout.splitlines()
+    begins = [number for number, line in enumerate(lines) if line.startswith("--shuffle ")]
+    assert [lines[number].split(":")[0] for number in begins] == [f"--shuffle {seed}" for seed in (1, 2, 3, 4)]
+    assert all(lines[number + 1].startswith("    test_planted.py::") for number in begins)  # told at once
+    summary, *listed = lines[max(n for n, line in enumerate(lines) if line.startswith("    test_planted.py::")) + 1 :]
     assert summary == "2 of 8 tests changed their outcome, 1 fail always"
     assert [line for line in listed if not line.startswith(" ")] == [
         "test_planted.py::test_every_other_time",
@@ -104,3 +107,10 @@ def test_the_busy_neighbours_end_with_what_they_disturb() -> None:
     with neighbours(2) as processes:
         assert [process.poll() for process in processes] == [None, None]
     assert all(process.returncode for process in processes)
+
+
+@pytest.mark.parametrize("_", range(2))
+def test_torch_draws_the_same_numbers_in_every_test(_: int) -> None:
+    import torch
+
+    assert torch.equal(torch.randn(3), torch.randn(3, generator=torch.Generator().manual_seed(0)))

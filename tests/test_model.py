@@ -150,8 +150,9 @@ def test_rotary_scores_depend_on_the_distance_alone():
     rotary = Rotary(64, rotary_frequencies(ModelConfig(n_embd=8, n_head=1))).double()
     q, k = torch.randn(1, 1, 1, 8, dtype=torch.float64), torch.randn(1, 1, 1, 8, dtype=torch.float64)
     scores = [(rotary(q, s + 7) * rotary(k, s)).sum().item() for s in range(0, 50, 7)]
-    assert scores == pytest.approx([scores[0]] * len(scores))
-    assert (rotary(q, 9) * rotary(k, 1)).sum().item() != pytest.approx(scores[0])
+    rounding = 2 * 56 * 2.0**-24 * (q.norm() * k.norm()).item()  # of two angles of up to 56 radians, in fp32
+    assert scores == pytest.approx([scores[0]] * len(scores), rel=0, abs=rounding)
+    assert abs((rotary(q, 9) * rotary(k, 1)).sum().item() - scores[0]) > 100 * rounding
 
 
 def test_sinusoids_are_those_of_the_paper():
