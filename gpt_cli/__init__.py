@@ -67,7 +67,7 @@ def load(
     over for the one before. Raises RequestError when there is no such run or device, or the choices exclude each
     other, and UserError when it cannot be read.
     """
-    from gpt_cli.run.directory import find_run, sample_defaults
+    from gpt_cli.run.directory import find_run
     from gpt_cli.run.draft import open_draft
     from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
     from gpt_cli.sampling import Sampler, SamplingParams
@@ -78,7 +78,7 @@ def load(
 
     path = find_run(None if run is None else Path(run))
     saved = open_checkpoint(path, warn)
-    defaults = sample_defaults(path) or saved.config.sample
+    defaults = saved.config.sample
     writer = TextGenerator(
         saved.config.model,
         saved.tokenizer,

@@ -118,6 +118,8 @@ def configs(draw: st.DrawFn) -> Config:
         data["packing"] = False
     else:  # an example is never cut in two
         data["split"], data["text_key"] = "documents", "text"
+        if data["prompt_key"] == data["completion_key"]:
+            data["completion_key"] += "'"
     if values["sample"]["penalty_alpha"] is not None:
         values["sample"].update(beams=None, top_k=draw(small))
     if data["val_fraction"] + data["test_fraction"] >= 1:

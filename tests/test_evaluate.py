@@ -1,5 +1,6 @@
 """The exact loss: every token once, whatever the windows per pass, without touching randomness."""
 
+import json
 import math
 
 import numpy as np
@@ -126,3 +127,19 @@ def test_no_window_is_waited_for(monkeypatch):
     n_windows = -(-99 // model.config.context_length)
     assert n_windows > 2
     assert lists == [(n_windows,)]  # all losses at the end
+
+
+@pytest.mark.parametrize(
+    "tokenizer", ["tokenizer.kind=char", "tokenizer.kind=byte", "tokenizer.vocab_size=270"], ids=["char", "byte", "bpe"]
+)
+def test_documents_that_are_given_cost_what_they_cost_as_the_validation_split(gpt_here, tmp_path, tokenizer):
+    documents = [f"the king and the queen {n} went\nto the town{end}" for n in range(40) for end in ("", "\n", "\n\n")]
+    (tmp_path / "docs.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    shape = ["model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.steps=3"]
+    overrides = [*shape, tokenizer, "data.val_source=docs.jsonl", "sample.every=null", "run_dir=runs/docs"]
+    assert gpt_here("train", "docs.jsonl", *overrides).rc == 0
+    figures = [
+        json.loads(gpt_here("eval", "runs/docs", "--json", *text).stdout) for text in ([], ["--text", "docs.jsonl"])
+    ]
+    own, given = ({key: value for key, value in one.items() if key != "text"} for one in figures)
+    assert own == given

@@ -88,7 +88,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"twice.jsonl": '{"text": "the king"}\n{"text": "the king", "text": "a shoe"}\n' * 40}
         texts |= {"inner.jsonl": '{"text": "the king", "of": {"text": "a shoe", "text": "a town"}}\n' * 40}
         texts |= {"ragged.csv": "text,label\nthe king,a\nhello, world,b\n" + "the queen,b\n" * 99}
-        texts |= {"two.txt": BOOK}
+        texts |= {"two.txt": BOOK, "sixteenth.txt": "a" * 900, "sixteenth.jsonl": '{"prompt": "the", "seed": 9}\n'}
         texts |= {"mixed/book.txt": BOOK, "mixed/picture.raw": "\0\1"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         for name, text in texts.items():

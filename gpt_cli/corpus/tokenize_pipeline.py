@@ -205,8 +205,10 @@ class TokenizePipeline:
                     counts += encoded.counts
                     self.progress("encoding", batch.done, self.stats.total_bytes)
         except UnknownCharacters as error:  # of a batch, which need not have all of them
-            whole = UnknownCharacters(self._find_unknown_characters(tokenizer))
-            raise RequestError(whole.message, hint=VOCABULARY_HINT) from error
+            if not (unknown := self._find_unknown_characters(tokenizer)):
+                message = "a newline separates the documents of a text, and the vocabulary lacks it"
+                raise RequestError(message, hint="write the documents into one line of one file") from error
+            raise RequestError(UnknownCharacters(unknown).message, hint=VOCABULARY_HINT) from error
         for split in SPLITS[: 3 if self.data.test_fraction else 2]:
             if split not in counters or counters[split].characters < 2:
                 raise UserError(

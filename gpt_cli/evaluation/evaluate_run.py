@@ -12,6 +12,7 @@ from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
+from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.errors import Notify
 from gpt_cli.evaluation.given_examples import UnknownDropper
 from gpt_cli.literals import Device
@@ -105,15 +106,40 @@ def _corpus(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> C
 def _encode(
     source: str, options: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
 ) -> np.ndarray[Any, Any]:
-    """The ids of all documents of `source`, concatenated; the text is read in blocks."""
+    """The ids of all documents of `source`, with what training puts between documents; the text is read in blocks.
+
+    That is a newline, unless there is one, or for a tokenizer that has it the token that ends a text.
+    """
     drop = UnknownDropper(tokenizer, note)
 
-    def pieces() -> Iterator[str]:
+    def kept(text: str) -> str:
+        return drop(text) if skip_unknown else text
+
+    def documents() -> Iterator[Iterator[str]]:
         for file in find_files(source, options, note):
             for _, parts in file.read(note):
-                for data in parts:
-                    yield drop(data.decode()) if skip_unknown else data.decode()
+                yield (kept(data.decode()) for data in parts)
 
-    ids = encode_stream(tokenizer, pieces())
+    def lines() -> Iterator[str]:
+        end = "\n"
+        for document in documents():
+            if not end.endswith("\n"):
+                yield kept("\n")
+            for end in document:
+                yield end
+
+    if tokenizer.eot_id is None:
+        ids = encode_stream(tokenizer, lines())
+    else:
+        encoded = [encode_stream(tokenizer, document) for document in documents()]
+        separator = to_token_dtype(np.array([tokenizer.eot_id]), tokenizer.vocab_size)
+        ids = np.concatenate(
+            [part for one in encoded for part in (separator, one)][1:] or [encode_stream(tokenizer, ())]
+        )
     drop.report()
+    if tokenizer.unk_id is not None and (unknown := int((ids == tokenizer.unk_id).sum())):
+        note(
+            f"{unknown:,} of {len(ids):,} characters are <unk> to the model: bpc and bpb have their loss, and divide it"
+            " among the others"
+        )
     return ids

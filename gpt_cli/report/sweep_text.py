@@ -19,7 +19,9 @@ def render_sweep(result: SweepResult, *, width: int) -> str:
         f"{setting.text}: {problem}" for setting in result.settings for problem in setting.failed if "failed" in problem
     ]
     lines += [line for text in failed for line in fold(text.split(" "), width)]
-    lines += ["", *fold(_words(result), width), *fold(result.method.split(" "), width)]
+    lines += ["", *fold(_words(result), width)]
+    if len(result.settings) > 1:
+        lines += fold(result.method.split(" "), width)
     return "\n".join(lines)
 
 
@@ -54,6 +56,8 @@ def _words(result: SweepResult) -> list[str]:
     if result.best is None:
         return ["No", "run", "has", "ended", "with", "a", "loss."]
     seeds = len(result.best.losses)
+    if len(result.settings) == 1:
+        return f"{plural(seeds, 'seed')} of one setting: ± is how far seeds alone move the loss.".split(" ")
     return [
         "Best:", *result.best.text.split(" "), *f"({plural(seeds, 'seed')});".split(" "),
         *f"{result.verdict}.".split(" "),

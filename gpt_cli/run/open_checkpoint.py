@@ -1,13 +1,15 @@
 """Open the checkpoint that a command names, or say how there comes to be one."""
 
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.run.directory import sample_defaults
 from gpt_cli.run.log import read_events
 from gpt_cli.run.one_file_run import load_single
 from gpt_cli.run.training_lock import is_training
@@ -26,6 +28,8 @@ class TaskError(RequestError):
 def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
     """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
 
+    The section `sample` of its config is that of the run's config.yaml, which may have changed since it was saved.
+
     Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
     be used.
     """
@@ -35,8 +39,9 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
         checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
         raise RequestError(f"{path} has no checkpoint yet", hint=how_to_train(path))
-    if task not in ("any", checkpoint.config.task.kind):
-        _refuse_task(path, task)
+    refuse_other_task(path, checkpoint.config, task)
+    if (sample := sample_defaults(path)) is not None and sample != checkpoint.config.sample:
+        return replace(checkpoint, config=checkpoint.config.model_copy(update={"sample": sample}))
     return checkpoint
 
 
@@ -64,7 +69,10 @@ def how_to_train(run_dir: Path) -> str:
     return f"train it first: gpt train {quote(str(run_dir))}"
 
 
-def _refuse_task(path: Path, task: Task) -> NoReturn:
+def refuse_other_task(path: Path, config: Config, task: Task) -> None:
+    """Raise TaskError if the run or checkpoint at `path`, with this config, is not of the `task`."""
+    if task in ("any", config.task.kind):
+        return
     if task == "language":
         raise TaskError(
             f"{path} classifies texts: it predicts no tokens", hint=f"gpt classify --run {quote(str(path))} TEXT"

@@ -121,7 +121,8 @@ def _train_command(fixed: ConfigValues, overrides: str, source: str) -> str:
     base = quote(str(fixed["train.init_from"]))
     if "data.format=labelled" in overrides:  # that of a run of plain text is written down as drop
         overrides += " data.too_long=cut"
-    run_dir = quote(f"runs/{Path(source).stem}-from-{Path(str(fixed['train.init_from'])).name}")
+    new = f"runs/{Path(source).stem}-from-{Path(str(fixed['train.init_from'])).name}"
+    run_dir = quote(str(fixed.get("run_dir") or new))
     return (
         f"gpt train {base}/config.yaml tokenizer.file={base}/tokenizer.json train.init_from={base}"
         f" run_dir={run_dir} {overrides}"

@@ -4,11 +4,12 @@ The choice is a pure function of the measurements. It ranks shapes by a law for 
 
     loss = 1.03 + 12.6 / N^0.34 + 21.6 / D^0.3 + 1.6 / sqrt(T) + 12 / steps
 
-in nats per token: N parameters (the exponent of Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one
-counting for less each time (Muennighoff et al., 2023, equation 5), T context, of which what is beyond 128 counts the
-less the fewer different tokens there are. Its constants come from five runs of the default recipe on tiny Shakespeare
-(0.8 to 3.2 million parameters, 0.2 to 4.9 million tokens), so on another text it ranks rather than predicts; how much
-the context counts is from seven texts of 0.1 to 10 MB (docs/recipes.md).
+in nats per token: N parameters without embeddings and head (as Kaplan et al., 2020, count them; the exponent of
+Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one counting for less each time (Muennighoff et al.,
+2023, equation 5), T context, of which what is beyond 128 counts the less the fewer different tokens there are. Its
+constants come from five runs of the default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 0.2 to 4.9
+million tokens), so on another text it ranks rather than predicts; how much the context counts is from seven texts of
+0.1 to 10 MB (docs/recipes.md).
 """
 
 import math
@@ -23,7 +24,7 @@ from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import RequestError
-from gpt_cli.model.sizing import num_parameters
+from gpt_cli.model.sizing import is_hidden_matrix, parameter_table
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.regularization import regularization
@@ -43,6 +44,7 @@ CHOSEN = (
 
 LADDER = (
     ((2, 2, 64), 64, 12),
+    ((2, 2, 64), 128, 16),
     ((4, 4, 128), 64, 12),
     ((4, 4, 128), 128, 16),
     ((4, 4, 128), 256, 16),
@@ -72,6 +74,7 @@ class BudgetCandidate:
     context_length: int
     batch_size: int
     parameters: int
+    """Without embeddings and head."""
     seconds_per_step: float
     tokens_read: int | None = None
     """By a step on average, without padding; None: its batch of whole contexts."""
@@ -239,7 +242,9 @@ def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[st
         (model.n_layer, model.n_head, model.n_embd),
         model.context_length,
         config.train.batch_size,
-        num_parameters(model, corpus.tokenizer.vocab_size),
+        sum(
+            n for name, shape, n in parameter_table(model, corpus.tokenizer.vocab_size) if is_hidden_matrix(name, shape)
+        ),
         statistics.median(times[1:]),
         batches.tokens_per_step,
     )

@@ -14,7 +14,7 @@ from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import RUN, find_run, sample_defaults
-from gpt_cli.run.open_checkpoint import TaskError, build_torch_model, open_checkpoint
+from gpt_cli.run.open_checkpoint import TaskError, build_torch_model, open_checkpoint, refuse_other_task
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.api_errors import ApiError
@@ -227,7 +227,10 @@ def expand(path: Path, note: Notify) -> tuple[list[Path], bool]:
             return served, True
         if runs:
             raise RequestError(f"none of the runs in {path} can be served", hint="gpt serve RUN names one")
-    return [find_run(path)], False
+    run = find_run(path)
+    if (run / CONFIG).is_file():  # a file that is a checkpoint says so when it is opened
+        refuse_other_task(run, load_config(run / CONFIG), "language")
+    return [run], False
 
 
 def _is_language_model(run: Path, note: Notify) -> bool:

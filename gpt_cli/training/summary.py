@@ -7,7 +7,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_step, list_checkpoints
+from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_step, list_checkpoints, saved_state
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.metrics_logger import MetricsLogger
@@ -57,7 +57,8 @@ def summarise(
     last_evaluation: dict[str, float] = next(
         (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
     )
-    tokens, seconds = step * logger.tokens_per_step, logger.seconds
+    # As saved: a run that was complete already took as long as it says.
+    tokens, seconds = step * logger.tokens_per_step, float(saved_state(run_dir, step)["seconds"])
     return Summary(
         run_dir=str(run_dir),
         steps=step,

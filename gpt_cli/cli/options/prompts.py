@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt_cli.cli.output import refuse_several
+from gpt_cli.cli.output import note, refuse_several
 from gpt_cli.errors import RequestError
 
 PromptsFormat = Literal["auto", "lines", "jsonl"]
@@ -57,6 +57,8 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
             except MissingKeyError as error:
                 error.advise("in a copy of the file, rename the one that is meant to prompt")
                 raise
+        if unread := list(dict.fromkeys(key for _, value in objects for key in value if key not in ("prompt", "id"))):
+            note(f"of a line, prompt and id are read, and nothing else: not {', '.join(unread[:3])}")
         parsed = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:
         parsed = [Prompt(line, where) for where, line in numbered_lines(text, name)]

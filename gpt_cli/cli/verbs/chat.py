@@ -51,7 +51,6 @@ def chat(
     arguments = locals()
     from gpt_cli.cli.repl import Repl
     from gpt_cli.config.template import TurnTemplate
-    from gpt_cli.run.directory import sample_defaults
     from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.sampling.conversation import Conversation
 
@@ -59,7 +58,7 @@ def chat(
         raise RequestError("standard input is closed")
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
-    defaults = sample_defaults(path) or saved.config.sample
+    defaults = saved.config.sample
     sampling = opts.sampling_params(defaults, seed, opts.sampling_options(arguments))
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})

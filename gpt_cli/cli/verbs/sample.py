@@ -107,13 +107,12 @@ def sample(
         raise RequestError("--json is for one prompt", hint="--jsonl prints a line for each")
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
-    from gpt_cli.run.directory import sample_defaults
     from gpt_cli.run.open_checkpoint import open_checkpoint
 
     is_file = run is not None and run.is_file()
     path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt")
     loaded = open_checkpoint(path, note)
-    defaults = sample_defaults(path) or loaded.config.sample
+    defaults = loaded.config.sample
     sampling = opts.sampling_params(defaults, seed, options)
     opts.note_without_draws(options, sampling, n)
     note_unknown_stops(loaded.tokenizer, sampling.stop)

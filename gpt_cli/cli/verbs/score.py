@@ -150,7 +150,7 @@ def score(
         names = parse_labels(labels)
         examples = read_examples(Path(file), format, text_key, label_key)
         scorer = open_scorer(saved, device, engine, weights)
-        classifier = _classifier(path, saved, scorer, names, prefix, suffix, after, normalise)
+        classifier = _classifier(saved, scorer, names, prefix, suffix, after, normalise)
         note(f"{path}, step {saved.step:,}")
         head = {"run": path, "step": saved.step, "engine": scorer.engine}
         print_labels(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, head=head)
@@ -189,7 +189,6 @@ def score(
 
 
 def _classifier(
-    path: Path,
     saved: "Checkpoint",
     scorer: "LogprobScorer",
     labels: "Sequence[str]",
@@ -200,9 +199,8 @@ def _classifier(
 ) -> "Classifier":
     """The classifier of --labels; a prefix or suffix that is not given is that of the run's section `sample`."""
     from gpt_cli.evaluation.classifier import Classifier
-    from gpt_cli.run.directory import sample_defaults
 
-    defaults = sample_defaults(path) or saved.config.sample
+    defaults = saved.config.sample
     before = defaults.prefix if prefix is None else prefix
     between = defaults.suffix if suffix is None else suffix
     given = {"--prefix": before, "--suffix": between, "--after": after}
@@ -226,7 +224,7 @@ def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown
     name = "standard input" if source == "-" else source
     documents = [document.text for document in read_documents(source, note=note, options=options)]
     last = documents.pop()
-    text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last  # as in training
+    text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last
     if documents:
         note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
     (text,) = without_unknown(tokenizer, [text], skip=unknown == "skip", source="text")
