@@ -114,7 +114,10 @@ def tokenize(
     from gpt_cli.tokenizer import UnknownCharacters
 
     looks = text is not None or ids is not None
-    if not corpus and not (tokenizer is not None and looks):
+    if looks and tokenizer is None and not corpus:
+        option = "--text" if text is not None else "--ids"
+        raise RequestError(f"{option} needs a tokenizer", hint="--tokenizer FILE, such as the tokenizer.json of a run")
+    if not corpus and not looks:
         raise RequestError(
             "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
         )
