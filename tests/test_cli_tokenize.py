@@ -160,7 +160,7 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
     ("arguments", "code", "message"),
     [
         ([], 2, "nothing to tokenize"),
-        (["--text", "x"], 2, "nothing to tokenize"),
+        (["--text", "x"], 2, "--text needs a tokenizer"),
         (["--tokenizer", "ready.json"], 2, "nothing to tokenize"),
         (["nice.txt"], 2, "nice.txt does not exist"),
         ([""], 2, "empty"),
