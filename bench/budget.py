@@ -61,7 +61,8 @@ def neighbours(chosen: Config) -> dict[str, dict[str, Any]]:
     held = {key: get_key(chosen, key) for key in HELD}
     variants: dict[str, dict[str, Any]] = {}
     rungs = list(dict.fromkeys(shape for shape, _, _ in LADDER))
-    at = rungs.index(tuple(held[key] for key in SHAPE))
+    shape = tuple(held[key] for key in SHAPE)
+    at = rungs.index(shape) if shape in rungs else -2  # of another shape, which was set, there is no next one
     for name, number in (("smaller", at - 1), ("larger", at + 1)):
         if 0 <= number < len(rungs):
             variants[f"model: the next {name}"] = held | dict(zip(SHAPE, rungs[number], strict=True))
@@ -86,6 +87,10 @@ def make_plan(
 
     The choice leaves the `fixed` keys as they are in `config`.
     """
+
+    def free(values: dict[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if key not in fixed}
+
     chosen = choose_config(config, seconds, corpus, frozenset(fixed), _note)
     runtime = setup_runtime(config.runtime)
     timed = [measure(chosen, corpus, runtime, _note) for _ in range(ROUNDS)]
@@ -93,7 +98,7 @@ def make_plan(
     sizes = len(corpus.train), len(corpus.val)
     if (choice := predict(replace(timed[0], seconds_per_step=statistics.median(ours)), seconds, *sizes)) is None:
         sys.exit(f"{seconds:.0f} s are too short")
-    chosen = with_values(chosen, settings(choice, seconds, len(corpus.train)))  # by the steps that these are
+    chosen = with_values(chosen, free(settings(choice, seconds, len(corpus.train))))  # by the steps that these are
     around = {name: values for name, values in neighbours(chosen).items() if name.partition("=")[0] not in fixed}
     variants = {name: with_values(chosen, values) for name, values in around.items()}
     measured = dict.fromkeys((CHOSEN, *variants), timed[0])  # another rate or decay takes as long
@@ -109,7 +114,7 @@ def make_plan(
         candidate = replace(measured[name], seconds_per_step=seconds_per_step)
         if (choice := predict(candidate, seconds, *sizes)) is not None:
             held = {key: get_key(variant, key) for key in (*HELD, *RATES)}
-            plan[name] = settings(choice, seconds, len(corpus.train)) | held | UNTIMED
+            plan[name] = free(settings(choice, seconds, len(corpus.train))) | held | UNTIMED
     return plan
 
 

@@ -130,16 +130,38 @@ def test_no_window_is_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "tokenizer", ["tokenizer.kind=char", "tokenizer.kind=byte", "tokenizer.vocab_size=270"], ids=["char", "byte", "bpe"]
+    "tokenizer",
+    [
+        ["tokenizer.kind=char"],
+        ["tokenizer.kind=byte"],
+        ["tokenizer.vocab_size=270"],
+        ["tokenizer.vocab_size=270", "tokenizer.allow_special=true"],
+        ["tokenizer.file=ready.json"],
+    ],
+    ids=["char", "byte", "bpe", "special", "bpe without an end of text"],
 )
 def test_documents_that_are_given_cost_what_they_cost_as_the_validation_split(gpt_here, tmp_path, tokenizer):
-    documents = [f"the king and the queen {n} went\nto the town{end}" for n in range(40) for end in ("", "\n", "\n\n")]
+    ends = ("", "\n", "\n\n", " <|endoftext|> and")
+    documents = [f"the king and the queen {n} went\nto the town{end}" for n in range(40) for end in ends]
     (tmp_path / "docs.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    assert gpt_here("tokenize", "docs.jsonl", "--kind", "bpe", "--vocab-size", "270", "--out", "store").rc == 0
+    ready = (tmp_path / "store" / "tokenizer.json").read_text()
+    (tmp_path / "ready.json").write_text(ready.replace("<|endoftext|>", "<|another|>"))
     shape = ["model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.steps=3"]
-    overrides = [*shape, tokenizer, "data.val_source=docs.jsonl", "sample.every=null", "run_dir=runs/docs"]
-    assert gpt_here("train", "docs.jsonl", *overrides).rc == 0
-    figures = [
-        json.loads(gpt_here("eval", "runs/docs", "--json", *text).stdout) for text in ([], ["--text", "docs.jsonl"])
-    ]
-    own, given = ({key: value for key, value in one.items() if key != "text"} for one in figures)
+    overrides = [*shape, *tokenizer, "data.val_source=docs.jsonl", "sample.every=null", "run_dir=runs/docs"]
+    outcome = gpt_here("train", "docs.jsonl", *overrides)
+    assert outcome.rc == 0, outcome.stderr
+    own, given = (
+        {**json.loads(gpt_here("eval", "runs/docs", "--json", *text).stdout), "text": ""}
+        for text in ([], ["--text", "docs.jsonl"])
+    )
     assert own == given
+
+
+def test_documents_are_evaluated_without_the_newline_that_the_vocabulary_lacks(gpt_here, tmp_path):
+    (tmp_path / "one.txt").write_text("abba" * 100)
+    (tmp_path / "more.jsonl").write_text("\n".join(json.dumps({"text": "ab"}) for _ in range(9)))
+    shape = ["model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.steps=1"]
+    assert gpt_here("train", "one.txt", *shape, "sample.every=null", "run_dir=runs/one").rc == 0
+    outcome = gpt_here("eval", "runs/one", "--text", "more.jsonl", "--json")
+    assert json.loads(outcome.stdout)["characters"] == 17

@@ -76,6 +76,25 @@ def test_the_list_fits_the_terminal(gpt_here, work_dir, monkeypatch, columns):
         assert words in output
 
 
+def test_a_run_is_over_at_its_newest_step_alone_and_while_no_rule_of_its_end_changes(gpt_here, work_dir):
+    def states() -> list[str]:
+        return [line.state for line in list_runs(Path("runs")) if line.path == "runs/two"]
+
+    assert states() == ["ended"]
+    assert "is over" in gpt_here("train", "runs/two", "log.every=3", "--dry-run").stdout
+    assert "would go on from step 2" in gpt_here("train", "runs/two", "train.max_minutes=5", "--dry-run").stdout
+    events = Path("runs/two/events.jsonl")
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    for line in lines:
+        line.pop("crc32")
+    events.write_text("".join(json.dumps(line | {"step": 1}) + "\n" for line in lines))
+    assert states() == ["stopped"]
+    events.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "final"}) + "\n" for line in lines))
+    assert states() == ["stopped"]
+    events.write_text("damaged\n")
+    assert "has a damaged line" in states()[0]
+
+
 def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, work_dir):
     Path("runs/one/config.yaml").write_text("model: {n_layer: many}\n")
     Path("runs/two/metrics.jsonl").write_text("no json\n")

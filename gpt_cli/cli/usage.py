@@ -221,13 +221,14 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:
-    """The text after the option on the command line; of an option that is there twice, the last, which counts."""
-    value = _NO_VALUE
+    """The text after the option on the command line; of several, the first that is no number, else the last."""
+    values = []
     for argument, following in pairwise([*arguments, "--"]):
         option, equals, text = argument.lstrip("-").partition("=")
         if argument.startswith("-") and option == name:
-            value = text if equals else _NO_VALUE if following.startswith("--") else following
-    return value
+            values.append(text if equals else _NO_VALUE if following.startswith("--") else following)
+    words = (value for value in values if not re.fullmatch(r"[-+]?[0-9.]+", value))
+    return next(words, values[-1] if values else _NO_VALUE)
 
 
 def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:

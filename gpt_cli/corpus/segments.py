@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -144,17 +145,28 @@ def encode_segments(
     return to_token_dtype(arrays[0] if len(arrays) == 1 else np.concatenate(arrays), tokenizer.vocab_size), lengths
 
 
-def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str]) -> Tokens:
+def special_texts(tokenizer: Tokenizer) -> list[str]:
+    """The texts that a BPE can encode as special tokens."""
+    if not isinstance(tokenizer, BPETokenizer):
+        return []
+    vocabulary = tokenizer.vocabulary
+    return [vocabulary.tokens[token].decode() for token in sorted(vocabulary.special)]
+
+
+def encode_stream(tokenizer: Tokenizer, pieces: Iterable[str], *, allow_special: bool = False) -> Tokens:
     """(n,) ids of a text that comes in pieces: the same as those of the whole text.
 
-    Holds the ids, and a piece or a longer word. Raises as `Tokenizer.encode` does.
+    `allow_special`: what reads like a special token is one. Holds the ids, and a piece or a longer word. Raises as
+    `Tokenizer.encode` does.
     """
     pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
+    special = special_texts(tokenizer) if allow_special else ()
+    encode = partial(tokenizer.encode, allow_special=allow_special)
     arrays: list[Tokens] = []
     pending = ""
     for piece in pieces:
         pending += piece
-        if size := _safe_split(pending, pattern, ()):
-            arrays.append(to_token_dtype(tokenizer.encode(pending[:size]), tokenizer.vocab_size))
+        if size := _safe_split(pending, pattern, special):
+            arrays.append(to_token_dtype(encode(pending[:size]), tokenizer.vocab_size))
             pending = pending[size:]
-    return np.concatenate([*arrays, to_token_dtype(tokenizer.encode(pending), tokenizer.vocab_size)])
+    return np.concatenate([*arrays, to_token_dtype(encode(pending), tokenizer.vocab_size)])

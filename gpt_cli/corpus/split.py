@@ -121,7 +121,7 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
         fractions += [f"data.test_fraction={test_fraction:g}"] * (n_test > 0)
         raise UserError(
             f"{' and '.join(fractions)} of {len(ordered):,} different {units} leave none to train on",
-            hint="hold out less: --val-fraction 0.1 (data.val_fraction=0.1)",
+            hint=f"hold out less: a smaller {'data.val_fraction' if n_val >= n_test else 'data.test_fraction'}",
         )
     if n_test + n_val >= len(ordered):
         of_text = units != "examples"

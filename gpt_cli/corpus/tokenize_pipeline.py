@@ -20,7 +20,7 @@ from gpt_cli.corpus.divide import VOCABULARY_HINT
 from gpt_cli.corpus.encoder_pool import encode_batches
 from gpt_cli.corpus.executors import serial_executor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
-from gpt_cli.corpus.segments import Segment, batches
+from gpt_cli.corpus.segments import Segment, batches, special_texts
 from gpt_cli.corpus.split import SPLITS, Split, SplitPlan, iter_chunks
 from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
@@ -231,10 +231,7 @@ class TokenizePipeline:
 
     def _special(self, tokenizer: Tokenizer) -> list[str]:
         """The texts that are encoded as special tokens."""
-        if not self.config.allow_special or not isinstance(tokenizer, BPETokenizer):
-            return []
-        vocabulary = tokenizer.vocabulary
-        return [vocabulary.tokens[token].decode() for token in sorted(vocabulary.special)]
+        return special_texts(tokenizer) if self.config.allow_special else []
 
     def _training_text(self, split: Split | None) -> Iterator[str]:
         """The text that a tokenizer is trained on: all of it, or up to `tokenizer.train_bytes` of a split.

@@ -1,6 +1,6 @@
 """The exact loss of a finished run, on its own validation split or on any other text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,6 @@ from gpt_cli.run.load_model import LoadedRun, load_model
 from gpt_cli.run.run_corpus import load_run_corpus
 from gpt_cli.runtime.device import choose_device, setup_runtime
 from gpt_cli.terminal.progress import stage_progress, working
-from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import EvalDataset, EvalMetrics, EvaluationText, evaluate
 from gpt_cli.training.example_batches import EvaluationExamples, open_evaluation
 from gpt_cli.training.example_rows import ExampleRows
@@ -85,7 +84,7 @@ def evaluate_run(
         rows = ExampleRows.of(loaded.config, examples, "given", note)
         dataset = EvaluationExamples.of(rows, loaded.tokenizer, machine.device)
     else:
-        tokens = _encode(text, options or ReaderOptions(), loaded.tokenizer, skip_unknown, note)
+        tokens = _encode(text, options or ReaderOptions(), loaded, skip_unknown, note)
         dataset = EvaluationText.of(tokens, loaded.tokenizer, machine.device)
     model = loaded.model.to(machine.device)
     engine = build_native_engine(model, loaded.config.runtime, machine, note) or TorchEngine(
@@ -104,38 +103,36 @@ def _corpus(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> C
 
 
 def _encode(
-    source: str, options: ReaderOptions, tokenizer: Tokenizer, skip_unknown: bool, note: Notify
+    source: str, options: ReaderOptions, loaded: LoadedRun, skip_unknown: bool, note: Notify
 ) -> np.ndarray[Any, Any]:
-    """The ids of all documents of `source`, with what training puts between documents; the text is read in blocks.
+    """The ids of all documents of `source`, with what training puts between them; each is read in blocks.
 
-    That is a newline, unless there is one, or for a tokenizer that has it the token that ends a text.
+    That is the token that ends a text, or for a tokenizer without one a newline where the document has none at its end
+    (nothing, if the vocabulary lacks it).
     """
+    tokenizer = loaded.tokenizer
     drop = UnknownDropper(tokenizer, note)
+    newline = "" if tokenizer.eot_id is not None or tokenizer.unknown_characters("\n") else "\n"
+    eot = [] if tokenizer.eot_id is None else [to_token_dtype(np.array([tokenizer.eot_id]), tokenizer.vocab_size)]
+    documents = (parts for file in find_files(source, options, note) for _, parts in file.read(note))
+    following = next(documents, None)
+    arrays = []
+    while (document := following) is not None:
 
-    def kept(text: str) -> str:
-        return drop(text) if skip_unknown else text
+        def pieces(document: Iterable[bytes] = document) -> Iterator[str]:
+            nonlocal following
+            ends_line = True
+            for text in map(bytes.decode, document):
+                if kept := drop(text) if skip_unknown else text:
+                    ends_line = kept.endswith("\n")
+                    yield kept
+            following = next(documents, None)
+            if following is not None and not ends_line:
+                yield newline
 
-    def documents() -> Iterator[Iterator[str]]:
-        for file in find_files(source, options, note):
-            for _, parts in file.read(note):
-                yield (kept(data.decode()) for data in parts)
-
-    def lines() -> Iterator[str]:
-        end = "\n"
-        for document in documents():
-            if not end.endswith("\n"):
-                yield kept("\n")
-            for end in document:
-                yield end
-
-    if tokenizer.eot_id is None:
-        ids = encode_stream(tokenizer, lines())
-    else:
-        encoded = [encode_stream(tokenizer, document) for document in documents()]
-        separator = to_token_dtype(np.array([tokenizer.eot_id]), tokenizer.vocab_size)
-        ids = np.concatenate(
-            [part for one in encoded for part in (separator, one)][1:] or [encode_stream(tokenizer, ())]
-        )
+        arrays.append(encode_stream(tokenizer, pieces(), allow_special=loaded.config.tokenizer.allow_special))
+        arrays += eot if following is not None else []
+    ids = np.concatenate(arrays or [encode_stream(tokenizer, ())])
     drop.report()
     if tokenizer.unk_id is not None and (unknown := int((ids == tokenizer.unk_id).sum())):
         note(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.report.run_record import RunRecord
+from gpt_cli.run.crash_loop import why_over
 from gpt_cli.terminal.table import format_duration
 
 Value = int | float | str | None
@@ -104,8 +105,8 @@ def run_outcome(record: RunRecord) -> str:
             return f"was killed at step {record.steps:,} of {total:,}"
         case {"event": "started"} if record.steps < total:
             return f"is at step {record.steps:,} of {total:,}"
-        case {"event": "ended", "final": reason} if record.steps < total:
-            return f"ended at step {record.steps:,} of {total:,}: {reason}"
+    if (reason := why_over(record.events, record.steps)) is not None:
+        return f"ended at step {record.steps:,} of {total:,}: {reason}"
     if record.steps < total:
         return f"stopped at step {record.steps:,} of {total:,}"
     return f"finished all {total:,} steps" if total != 1 else "finished its one step"

@@ -142,16 +142,17 @@ def _describe(run: Path, config: Config, common: dict[str, Any]) -> RunLine:
         checkpoints = list_checkpoints(run)
         evaluations = [line for line in read_metrics(run) if _is_finite(line.get("val_loss"))]
         parameters = _parameters(checkpoints[0]) if checkpoints else None
+        steps = checkpoint_step(checkpoints[0]) if checkpoints else None
+        imported = is_imported(run)
+        state = IMPORTED if imported else _state(run, steps, config.train.steps)
     except UserError as error:
         return _failed(run, error.message, error.__cause__)
     except OSError as error:
         return _failed(run, f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}", error)
-    steps = checkpoint_step(checkpoints[0]) if checkpoints else None
-    imported = is_imported(run)
     best: dict[str, Any] = min(evaluations, key=lambda line: float(line["val_loss"]), default={})
     return RunLine(
         path=str(run),
-        state=IMPORTED if imported else _state(run, steps, config.train.steps),
+        state=state,
         steps=steps,
         of_steps=config.train.steps,
         val_loss=best.get("val_loss"),
@@ -203,7 +204,7 @@ def _state(run: Path, steps: int | None, of_steps: int) -> str:
         return "new"
     if steps >= of_steps:
         return "complete"
-    return "stopped" if why_over(read_events(run)) is None else "ended"
+    return "stopped" if why_over(read_events(run), steps) is None else "ended"
 
 
 def _parameters(checkpoint: Path) -> int:

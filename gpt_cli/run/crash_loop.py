@@ -1,7 +1,7 @@
 """Record how each process of a run ended, and detect crash loops.
 
 events.jsonl has `started` (from which step), and then `ended` (at which step, and by which of the run's own rules, if
-it is not to go on) or `died` (of what). A process that
+it is not to go on) or `died` (at which step, and of what). A process that
 was killed, or whose machine was, cannot say so: the next one writes `killed` in its place. Mostly that is no fault of
 the run, and no reason not to go on; but a run that is killed again and again before it has saved anything, at one and
 the same step or while the kernel was killing for want of memory, would go round for ever.
@@ -88,10 +88,13 @@ class RunLifecycle:
 _ENDS = ("ended", "died", "killed", "restart loop")
 
 
-def why_over(events: Iterable[Event]) -> str | None:
-    """The rule by which the run of these `events` is over; None if it is to go on, or is of older versions."""
+def why_over(events: Iterable[Event], step: int | None) -> str | None:
+    """The rule by which the run of these `events` is over at `step`, its newest, before the last one.
+
+    None if it is to go on from there, or was trained by a version that did not say.
+    """
     last = [event for event in events if event["event"] in (*_ENDS, "started", "config changed")][-1:]
-    return next((str(event["final"]) for event in last if event.get("final")), None)
+    return next((str(event["final"]) for event in last if event.get("final") and event.get("step") == step), None)
 
 
 def _repeated_death(events: list[Event]) -> CrashLoop | None:

@@ -31,7 +31,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     The section `sample` of its config is that of the run's config.yaml, which may have changed since it was saved.
 
     Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
-    be used.
+    be used. Both also for a config.yaml of the run that cannot be read.
     """
     if path.is_file():
         checkpoint: Checkpoint | None = load_single(path)

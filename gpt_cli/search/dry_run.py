@@ -25,6 +25,7 @@ from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.training_samples import sample_prompt
 
+_ENDINGS = {"train.steps", "train.max_minutes", "train.patience", "train.until_loss"}  # when a run is over
 _MEASURED_STEPS = 3
 _LONG_STEP = 10.0  # seconds of a first step from which it is the measurement, without three more
 _ACTIVATION_DIVISOR = 4  # the C engine keeps at least this part of the activations estimated for torch
@@ -79,7 +80,8 @@ def plan(config: Config, note: Notify) -> Plan:
     seconds_per_step = seconds = None
     saved = next(iter(list_checkpoints(Path(config.run_dir))), None) if config.run_dir is not None else None
     saved_step = None if saved is None else checkpoint_step(saved)
-    over = None if saved is None or changes else why_over(read_events(saved.parent.parent))
+    is_as_it_was = saved is not None and _ENDINGS.isdisjoint(changes)
+    over = why_over(read_events(Path(config.run_dir or "")), saved_step) if is_as_it_was else None
     steps_left = 0 if over is not None else max(0, config.train.steps - (saved_step or 0))
     if candidates := _measured_configs(config, info, vocab_size, runtime):
         times = [_measure(candidate, batches, vocab_size, runtime, note) for candidate in candidates]

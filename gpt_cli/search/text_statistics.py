@@ -53,6 +53,8 @@ class _TextCounts:
     """As `separators`, between documents of data.val_source."""
     alphabet: set[str] = field(default_factory=set)
     """Characters of all files."""
+    training_newline: bool = False
+    """True if the text that is to be split has a newline, or gets one between documents."""
     beginning: list[str] = field(default_factory=list)
     """The first blocks."""
 
@@ -105,6 +107,7 @@ def _measure_text(
         counts.characters += counts.separators
         counts.size += counts.separators
         counts.validation_characters += counts.validation_separators
+        counts.training_newline = counts.training_newline or counts.separators > 0
         if counts.separators or counts.validation_separators:
             counts.alphabet.add("\n")
     characters, alphabet = counts.characters, counts.alphabet
@@ -120,7 +123,7 @@ def _measure_text(
     tokens: float = counts.size if kind == "byte" else characters
     if kind == "bpe":
         tokens = counts.size / estimate_bytes_per_token(beginning, {**values, **fixed})
-    values["sample.prompt"] = "\n" if "\n" in alphabet else counts.beginning[0][0]
+    values["sample.prompt"] = "\n" if counts.training_newline else counts.beginning[0][0]
     test_fraction = fixed.get("data.test_fraction", 0.0)
     split = fixed.get("data.split", data.split)
     if data.val_source is None:
@@ -153,7 +156,7 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
     needs_separator = False  # the document before ended without a newline
     for number, member in enumerate(text.members):
         before = counts.characters
-        needs_separator = needs_separator and member.validates == text.members[number - 1].validates
+        needs_separator = needs_separator and not text.begins_validation(number)
         for block in text.blocks(number):
             characters = block.text
             bytes_read += len(block.data)
@@ -166,6 +169,7 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
                 counts.validation_separators += is_separated
                 continue
             counts.separators += is_separated
+            counts.training_newline = counts.training_newline or "\n" in characters
             if counts.characters < _BEGINNING_CHARACTERS:
                 counts.beginning.append(characters)
             counts.characters += len(characters)

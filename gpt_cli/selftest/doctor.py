@@ -144,5 +144,5 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     step = max(checkpoint.step for checkpoint in intact)
     if step >= steps:
         return f"all {steps:,} steps are done"
-    over = why_over(read_events(path))
+    over = why_over(read_events(path), step)
     return f"would resume from step {step:,} of {steps:,}" if over is None else f"ended at step {step:,}: {over}"

@@ -228,7 +228,7 @@ def expand(path: Path, note: Notify) -> tuple[list[Path], bool]:
         if runs:
             raise RequestError(f"none of the runs in {path} can be served", hint="gpt serve RUN names one")
     run = find_run(path)
-    if (run / CONFIG).is_file():  # a file that is a checkpoint says so when it is opened
+    if (run / RUN).is_file() and (run / CONFIG).is_file():  # a checkpoint says so when it is opened
         refuse_other_task(run, load_config(run / CONFIG), "language")
     return [run], False
 

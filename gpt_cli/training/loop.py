@@ -81,7 +81,7 @@ def train(config: Config, console: Console) -> Summary:
                                 checkpoint.save(place, step, *tensors, fields, run.config, corpus.tokenizer)
                             checkpoint.prune(run.path, config.checkpoint.keep)
             if done:
-                run.lifetime.final = stopping.reason if is_final else None
+                run.lifetime.final = stopping.reason if is_final and step < config.train.steps else None
                 break
 
             multiplier = lr_multiplier(clock.position, config.train.steps, config.schedule)
@@ -89,7 +89,7 @@ def train(config: Config, console: Console) -> Summary:
             logger.step(step + 1, loss, grad_norms, multiplier * config.optim.peak_lr)
 
         world.wait()  # until process 0 has saved
-        return summarise(run.path, config, state.model, stopping, request, logger)
+        return summarise(run.path, step, config, state.model, stopping, request, logger)
 
 
 def due(step: int, every: int | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_step, list_checkpoints, saved_state
+from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_path, saved_state
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.metrics_logger import MetricsLogger
@@ -47,18 +47,23 @@ class Summary:
 
 
 def summarise(
-    run_dir: Path, config: Config, model: GPT, stopping: Stopping, request: StopRequest, logger: MetricsLogger
+    run_dir: Path,
+    step: int,
+    config: Config,
+    model: GPT,
+    stopping: Stopping,
+    request: StopRequest,
+    logger: MetricsLogger,
 ) -> Summary:
-    """The summary of the run in `run_dir`, whose last checkpoint has just been saved."""
-    newest, best = list_checkpoints(run_dir)[0], best_checkpoint(run_dir)
+    """The summary of the run in `run_dir`, whose last checkpoint, of `step`, has just been saved, or was before."""
+    saved, best = checkpoint_path(run_dir, step), best_checkpoint(run_dir)
     metrics = read_metrics(run_dir)
-    step = checkpoint_step(newest)
     # After a signal, the last evaluation may be of an earlier step than the checkpoint: it is not reported as its loss.
     last_evaluation: dict[str, float] = next(
         (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
     )
     # As saved: a run that was complete already took as long as it says.
-    tokens, seconds = step * logger.tokens_per_step, float(saved_state(run_dir, step)["seconds"])
+    tokens, seconds = step * logger.tokens_per_step, float(saved_state(run_dir, step).get("seconds", logger.seconds))
     return Summary(
         run_dir=str(run_dir),
         steps=step,
@@ -72,8 +77,8 @@ def summarise(
         train_seconds=round(seconds, 3),
         tokens_per_second=round(tokens / max(1e-9, seconds), 1),
         parameters=sum(p.numel() for p in model.parameters()),
-        weights_sha256=read_sums(newest)[MODEL],
-        checkpoint=str(newest),
+        weights_sha256=read_sums(saved)[MODEL],
+        checkpoint=str(saved),
         best_checkpoint=None if best is None else str(best),
         stopped=stopping.reason or "",
         exit_code=request.exit_code or 0,

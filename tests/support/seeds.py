@@ -3,6 +3,8 @@
 Torch seeds it from the system's entropy: what a test draws would be other numbers in every run.
 """
 
+from collections.abc import Generator
+
 import pytest
 
 
@@ -11,10 +13,14 @@ def pytest_runtest_setup() -> None:
     _begin_anew()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> None:
-    if fixturedef.scope != "function":
-        _begin_anew()
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    if fixturedef.scope == "function":
+        return (yield)
+    _begin_anew()
+    value = yield
+    _begin_anew()  # for the fixtures of the test that happens to be the first to need this one
+    return value
 
 
 @pytest.hookimpl(tryfirst=True)

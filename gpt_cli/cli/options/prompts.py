@@ -58,7 +58,8 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
                 error.advise("in a copy of the file, rename the one that is meant to prompt")
                 raise
         if unread := list(dict.fromkeys(key for _, value in objects for key in value if key not in ("prompt", "id"))):
-            note(f"of a line, prompt and id are read, and nothing else: not {', '.join(unread[:3])}")
+            others = " or others" if len(unread) > 3 else ""
+            note(f"of a line, prompt and id are read, and nothing else: not {', '.join(unread[:3])}{others}")
         parsed = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
     else:
         parsed = [Prompt(line, where) for where, line in numbered_lines(text, name)]

@@ -1,6 +1,7 @@
 """Overrides without effect: keys that only matter where another key has a certain value, which it has not."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.config import Config
@@ -31,8 +32,10 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
     """Raise RequestError for an override that changes a key from its default, and has no effect in `config`.
 
-    In a file such a key may stand: a run's config.yaml holds every key.
+    In a file such a key may stand: a run's config.yaml holds every key. A run that was begun with it resumes with it.
     """
+    if config.run_dir is not None and Path(config.run_dir, "run.json").exists():
+        return
     for override in overrides:
         key = override.partition("=")[0]
         is_changed = get_key(config, key) != fields()[key].default

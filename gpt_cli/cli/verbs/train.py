@@ -57,12 +57,15 @@ def train(
 def _train(
     arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool, json: bool, devices: str | None
 ) -> int:
-    chosen = _choose(arguments, file, started, dry_run=dry_run, together=devices is not None)
+    processes = 1
     if devices is not None:
         from gpt_cli.cli.train_together import refuse_batch_of
         from gpt_cli.distributed.launch import device_count
 
-        refuse_batch_of(chosen, device_count(devices))
+        processes = device_count(devices)
+    chosen = _choose(arguments, file, started, dry_run=dry_run, together=processes > 1)
+    if devices is not None:
+        refuse_batch_of(chosen, processes)
     if dry_run:
         from gpt_cli.report.info_view import render_plan
         from gpt_cli.search.dry_run import plan

@@ -107,6 +107,7 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     jobs = jobs or (default_threads() if setup_runtime(base.runtime).device.type == "cpu" else 1)
     if PLAN in names:
         plan, base = _read_plan(request)
+        jobs = min(jobs, max(1, default_threads() // (base.runtime.threads or default_threads())))
     else:
         threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
         base = with_values(base, {"runtime.threads": threads}) if threads is not None else base

@@ -192,7 +192,7 @@ def _record_end(
     task = execution.tasks[end.name]
     outcome = _settle(task, task.outcome(ended=end.exit_code == 0), source, execution.outcomes)
     if not outcome.is_final and (end.error is not None or not interrupted):
-        lost = "its metrics.jsonl has lost the last evaluation; without its directory it is trained anew"
+        lost = "its metrics.jsonl has lost the last evaluation: remove its directory, and it is trained anew"
         reason = lost if end.exit_code == 0 else "it was interrupted"
         outcome = replace(outcome, state="failed", error=end.error or reason)
     if not outcome.is_final:
