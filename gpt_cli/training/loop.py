@@ -47,7 +47,7 @@ def train(config: Config, console: Console) -> Summary:
         )
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         world.wait()
-        start = saved or 0
+        step = start = saved or 0
         logger = MetricsLogger(run, console, config, state, start, seconds, batches)
         oom_retry = OOMRetry(batches.micro_batch_size, logger)
         clock = ScheduleClock(config.train, start, checkpoint.saved_state(run.path, saved))
