@@ -117,11 +117,12 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
     n_test = max(1, round(test_fraction * len(ordered))) if test_fraction else 0
     n_val = max(1, round(val_fraction * len(ordered))) if val_fraction else 0
     if n_test + n_val >= len(ordered) > (n_test > 0) + (n_val > 0):  # smaller fractions would do
+        larger = "val" if n_val >= n_test else "test"
         fractions = [f"data.val_fraction={val_fraction:g}"] * (n_val > 0)
         fractions += [f"data.test_fraction={test_fraction:g}"] * (n_test > 0)
         raise UserError(
             f"{' and '.join(fractions)} of {len(ordered):,} different {units} leave none to train on",
-            hint=f"hold out less: a smaller {'data.val_fraction' if n_val >= n_test else 'data.test_fraction'}",
+            hint=f"hold out less: --{larger}-fraction 0.1 (data.{larger}_fraction=0.1)",
         )
     if n_test + n_val >= len(ordered):
         of_text = units != "examples"

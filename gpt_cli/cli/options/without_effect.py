@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt_cli.cli.options.data_options import refuse_text_key
-from gpt_cli.config import Config
+from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import is_store
@@ -34,11 +34,11 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
 
     In a file such a key may stand: a run's config.yaml holds every key. A run that was begun with it resumes with it.
     """
-    if config.run_dir is not None and Path(config.run_dir, "run.json").exists():
-        return
+    begun = _config_of_run(config.run_dir)
     for override in overrides:
         key = override.partition("=")[0]
-        is_changed = get_key(config, key) != fields()[key].default
+        value = get_key(config, key)
+        is_changed = value != fields()[key].default and (begun is None or value != get_key(begun, key))
         if is_changed and (needed := _condition(config, key)) is not None:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
         unused = ["data.val_fraction"] if config.data.test_fraction else ["data.val_fraction", "data.split"]
@@ -52,6 +52,13 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
         if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
+
+
+def _config_of_run(run_dir: str | None) -> Config | None:
+    """The config of the run in `run_dir`; None if there is none yet."""
+    run = Path(run_dir or "")
+    is_run = run_dir is not None and (run / "run.json").is_file() and (run / "config.yaml").is_file()
+    return load_config(run / "config.yaml") if is_run else None
 
 
 def _condition(config: Config, key: str) -> str | None:
