@@ -18,6 +18,8 @@ from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import RequestError
+from gpt_cli.model.sizing import num_parameters
+from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.search import time_budget, timing
 from gpt_cli.search.regularization import regularization
 from gpt_cli.search.time_budget import (
@@ -25,6 +27,7 @@ from gpt_cli.search.time_budget import (
     BudgetCandidate,
     choose,
     expected_loss,
+    measure,
     predict,
     reasons,
     settings,
@@ -287,3 +290,17 @@ def test_a_run_ends_within_its_budget_by_a_quarter(book, monkeypatch, capsys):
     assert main(["train", "book.txt", "train.budget=20s", "runtime.device=cpu", "runtime.threads=1"]) == 0
     assert 15 <= now[0] <= 25
     assert f"all {len([config for config in steps if config == steps[-1]]):,} steps are done" in capsys.readouterr().err
+
+
+def test_the_size_of_a_candidate_does_not_depend_on_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(LINE * 40)
+    data = DataConfig(source=str(tmp_path / "text.txt"))
+    overrides = ["model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"]
+    config = parse_config("", "t", [*overrides, "runtime.device=cpu", "runtime.engine=torch", "runtime.threads=1"])
+    runtime = setup_runtime(config.runtime)
+    sizes = set()
+    for kind in ("char", "byte"):
+        corpus = prepare_corpus(data, TokenizerConfig(kind=kind), cache=False, note=lambda _: None)
+        sizes.add(measure(config, corpus, runtime, lambda _: None).parameters)
+    assert len(sizes) == 1
+    assert 0 < sizes.pop() < num_parameters(config.model, 27)

@@ -7,9 +7,9 @@ The choice is a pure function of the measurements. It ranks shapes by a law for 
 in nats per token: N parameters without embeddings and head (as Kaplan et al., 2020, count them; the exponent of
 Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one counting for less each time (Muennighoff et al.,
 2023, equation 5), T context, of which what is beyond 128 counts the less the fewer different tokens there are. Its
-constants come from five runs of the default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 0.2 to 4.9
-million tokens), so on another text it ranks rather than predicts; how much the context counts is from seven texts of
-0.1 to 10 MB (docs/recipes.md).
+constants come from five runs of the default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 1 to 2 % of them
+embeddings and head, 0.2 to 4.9 million tokens), so on another text it ranks rather than predicts; how much the context
+counts is from seven texts of 0.1 to 10 MB (docs/recipes.md).
 """
 
 import math
