@@ -84,7 +84,7 @@ class DataConfig(ConfigSection):
         return {**values, "split": "documents"} if values.get("split", "characters") == "characters" else values
 
     @model_validator(mode="after")
-    def _check_format(self) -> Self:
+    def _check_values(self) -> Self:
         if self.format != "text" and self.split != "documents":
             raise ValueError(f"data.split {self.split} is for texts: data.format {self.format} is split by documents")
         keys = {"pairs": "data.prompt_key and data.completion_key", "chat": "data.messages_key"}
@@ -94,24 +94,14 @@ class DataConfig(ConfigSection):
             raise ValueError(f"data.prompt_key and data.completion_key are both {self.prompt_key!r}")
         if self.format == "labelled" and self.text_key == self.label_key:
             raise ValueError(f"data.text_key and data.label_key are both {self.text_key!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_packing(self) -> Self:
         if self.packing and self.format not in ("pairs", "chat"):
             raise ValueError("data.packing is for data.format pairs and chat")
-        return self
-
-    @model_validator(mode="after")
-    def _check_fractions(self) -> Self:
         if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
             raise ValueError(
                 f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"
                 " must leave a part to train on"
             )
-        if self.weights is not None:
-            sources = len(self.sources)
-            if len(self.weights) != sources:
-                numbers = plural(len(self.weights), "number")
-                raise ValueError(f"data.weights has {numbers} for {plural(sources, 'source')} in data.source")
+        if self.weights is not None and len(self.weights) != len(self.sources):
+            numbers = plural(len(self.weights), "number")
+            raise ValueError(f"data.weights has {numbers} for {plural(len(self.sources), 'source')} in data.source")
         return self

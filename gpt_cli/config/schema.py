@@ -46,7 +46,7 @@ class TokenizerConfig(ConfigSection):
     """A ready tokenizer to take instead of learning one: a tokenizer.json, GPT-2's files, a tiktoken rank file."""
 
     @model_validator(mode="after")
-    def _check_vocab_size(self) -> Self:
+    def _check_kind(self) -> Self:
         if self.kind != "char" and (self.unknown, self.min_count) != ("error", 1):
             raise ValueError(f"tokenizer.unknown and min_count are only for char: a {self.kind} vocabulary has it all")
         if self.min_count > 1 and self.unknown != "token":
@@ -128,13 +128,9 @@ class TrainConfig(ConfigSection):
     """Stop after so many evaluations without a better validation loss. null: off."""
 
     @model_validator(mode="after")
-    def _check_budget(self) -> Self:
+    def _check_values(self) -> Self:
         if self.budget is not None and parse_duration(self.budget) is None:
             raise ValueError(f"train.budget must be a time such as 90s, 10m or 1h30m, not {self.budget!r}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_micro_batches(self) -> Self:
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             raise ValueError(
                 f"train.batch_size ({self.batch_size}) must be a multiple of"
@@ -258,56 +254,34 @@ class Config(ConfigSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _apply_preset(cls, values: Any) -> Any:
-        recipe = values.get("recipe") if isinstance(values, Mapping) else None
+    def _fill(cls, values: Any) -> Any:
+        """Fill in keys left open: by the task, then by the template of `data`, then by the recipe."""
+        if not isinstance(values, Mapping):
+            return values
+        values = sample_section(task_sections(values))
+        recipe = values.get("recipe")
         return apply_preset(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
 
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_template(cls, values: Any) -> Any:
-        return sample_section(values) if isinstance(values, Mapping) else values
-
-    @model_validator(mode="before")
-    @classmethod
-    def _apply_task(cls, values: Any) -> Any:
-        return task_sections(values) if isinstance(values, Mapping) else values
-
     @model_validator(mode="after")
-    def _check_task(self) -> Self:
+    def _check_sections(self) -> Self:
+        """Refuse keys of several sections that do not go together."""
         if (problem := task_problem(self)) is not None:
             raise ValueError(problem)
-        return self
-
-    @model_validator(mode="after")
-    def _check_lora(self) -> Self:
         if self.lora.rank is not None and self.train.init_from is None:
             raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
         if self.lora.rank is not None and self.parallel.shard != "none":
             raise ValueError("lora.rank leaves little optimizer state: parallel.shard must be none")
-        return self
-
-    @model_validator(mode="after")
-    def _check_full(self) -> Self:
         refused = {"engine": ("native",), "compile": (True, "reduce-overhead"), "device": ("mps",)}
         for key, values in refused.items() if self.parallel.shard == "full" else ():
             if (value := getattr(self.runtime, key)) in values:
                 raise ValueError(f"parallel.shard: full cannot have runtime.{key}: {str(value).lower()}")
         if self.parallel.shard == "full" and self.task.kind != "language":
             raise ValueError(f"parallel.shard: full cannot have task.kind: {self.task.kind}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_auto_lr(self) -> Self:
         if self.optim.lr == "auto" and self.train.budget is not None:
             raise ValueError("train.budget does not count the time that optim.lr: auto takes: leave one of them out")
         if self.optim.lr == "auto" and self.train.init_from is not None:
             raise ValueError("optim.lr: auto is for random weights, not for those of train.init_from")
-        return self
-
-    @model_validator(mode="after")
-    def _check_early_stopping(self) -> Self:
-        if self.eval.every is None:
-            for key in ("until_loss", "patience"):
-                if getattr(self.train, key) is not None:
-                    raise ValueError(f"train.{key} needs evaluations during training: eval.every is null")
+        for key in ("until_loss", "patience") if self.eval.every is None else ():
+            if getattr(self.train, key) is not None:
+                raise ValueError(f"train.{key} needs evaluations during training: eval.every is null")
         return self
