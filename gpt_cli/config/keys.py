@@ -16,6 +16,7 @@ from gpt_cli.config import schema as main_schema
 from gpt_cli.config.diagnostics import KeyPath
 from gpt_cli.config.foreign_keys import FOREIGN_KEYS, NEEDS_CONVERSION, assignment
 from gpt_cli.config.schema import Config, ConfigSection
+from gpt_cli.config.section import ConfigValues
 
 _TYPES = {
     "integer": ["a whole number"],
@@ -79,6 +80,15 @@ def _attach_descriptions() -> None:
 def get_key(config: Config, key: str) -> Any:
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section) if section else config, name)
+
+
+def replace_keys(config: Config, values: ConfigValues) -> Config:
+    """`config` with these values, which are not validated."""
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        part = getattr(config, section).model_copy(update={name: value}) if section else value
+        config = config.model_copy(update={section or name: part})
+    return config
 
 
 def description(definition: FieldInfo | type[ConfigSection]) -> str:

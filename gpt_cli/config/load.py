@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt_cli.config.diagnostics import to_error
-from gpt_cli.config.keys import sections
+from gpt_cli.config.keys import get_key, replace_keys, sections
 from gpt_cli.config.overrides import apply_overrides, sets_null
-from gpt_cli.config.paths import rooted
+from gpt_cli.config.paths import PATH_KEYS, rooted
 from gpt_cli.config.schema import Config
 from gpt_cli.config.validation_messages import look_up, translate_errors
 from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
@@ -48,8 +48,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise
     if run_dir is not None:
         written = parse_config(text, str(path), of_run=True) if overrides else config
+        resolved = rooted(written, run_dir)
         overridden = {one.partition("=")[0] for one in overrides}
-        config = _resolve_paths(config, written, run_dir, overridden)
+        config = replace_keys(config, {key: get_key(resolved, key) for key in PATH_KEYS if key not in overridden})
     if run_dir is not None and not any(one.startswith("run_dir=") for one in overrides):
         is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(run_dir)
         return config if is_same else config.model_copy(update={"run_dir": str(run_dir)})
@@ -57,19 +58,6 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         return config
     name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
     return config.model_copy(update={"run_dir": f"runs/{name}"})
-
-
-def _resolve_paths(config: Config, written: Config, run_dir: Path, overridden: Container[str]) -> Config:
-    """`config` with its run's relative paths made to resolve from the current directory, but for `overridden` keys.
-
-    `written` is the config in the run directory `run_dir`, of which `config` is the one under overrides.
-    """
-    resolved = rooted(written, run_dir)
-    for section, key in (("data", "source"), ("data", "val_source"), ("tokenizer", "file"), ("train", "init_from")):
-        old, new = getattr(getattr(written, section), key), getattr(getattr(resolved, section), key)
-        if old != new and f"{section}.{key}" not in overridden:
-            config = config.model_copy(update={section: getattr(config, section).model_copy(update={key: new})})
-    return config
 
 
 _YAML = (".yaml", ".yml")

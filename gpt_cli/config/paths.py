@@ -5,9 +5,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.schema import Config
 
+PATH_KEYS = ("data.source", "data.val_source", "tokenizer.file", "train.init_from")
 _LIMIT = 1 << 20  # bytes of a run.json
 
 
@@ -19,37 +22,16 @@ def rooted(config: Config, home: Path) -> Config:
     tokenizer: the run has a copy.
     """
     bases = list(_bases(config, home))
-    data, tokenizer, train = config.data, config.tokenizer, config.train
-    source = _moved(data.source, bases) if isinstance(data.source, str) else [_moved(one, bases) for one in data.source]
-    val_source = data.val_source
-    if isinstance(val_source, str):
-        val_source = _moved(val_source, bases)
-    elif val_source is not None:
-        val_source = [_moved(one, bases) for one in val_source]
-    file = None if tokenizer.file is None else _moved(tokenizer.file, bases)
+    paths = {key: _moved(get_key(config, key), bases) for key in PATH_KEYS}
+    file = paths["tokenizer.file"]
     if file is not None and not os.path.exists(file) and (copy := home / "tokenizer.json").is_file():
-        file = str(copy)
-    init_from = None if train.init_from is None else _moved(train.init_from, bases)
-    return config.model_copy(
-        update={
-            "data": data.model_copy(update={"source": source, "val_source": val_source}),
-            "tokenizer": tokenizer.model_copy(update={"file": file}),
-            "train": train.model_copy(update={"init_from": init_from}),
-        }
-    )
+        paths["tokenizer.file"] = str(copy)
+    return replace_keys(config, paths)
 
 
 def as_written(config: Config, there: Config) -> Config:
     """`config` with the paths that `there` has, which are the same ones as they were written down."""
-    data = {"source": there.data.source, "val_source": there.data.val_source}
-    return config.model_copy(
-        update={
-            "run_dir": there.run_dir,
-            "data": config.data.model_copy(update=data),
-            "tokenizer": config.tokenizer.model_copy(update={"file": there.tokenizer.file}),
-            "train": config.train.model_copy(update={"init_from": there.train.init_from}),
-        }
-    )
+    return replace_keys(config, {key: get_key(there, key) for key in ("run_dir", *PATH_KEYS)})
 
 
 def _bases(config: Config, home: Path) -> Iterator[str]:
@@ -67,7 +49,13 @@ def _bases(config: Config, home: Path) -> Iterator[str]:
         yield started
 
 
-def _moved(path: str, bases: list[str]) -> str:
+def _moved(value: Any, bases: list[str]) -> Any:
+    """The `value` of a key, a path or a list of paths or None, found from here if it is in one of `bases`."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [_moved(path, bases) for path in value]
+    path: str = value
     scheme = path.partition(":")[0]
     if path == "-" or path.startswith("~") or os.path.isabs(path) or "\0" in path:
         return path

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config, load_config
+from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.labelled.prepare_labelled import sort_labels
 from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import learn_tokenizer
@@ -63,8 +64,7 @@ def info_of_config(path: Path, overrides: list[str], note: Notify) -> Info:
         with stage_progress() as progress:
             corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
         labels = sort_labels(text.label for text in corpus.labelled["train"].source)
-        task = config.task.model_copy(update={"labels": labels})
-        return describe(path, config.model_copy(update={"task": task}), corpus.tokenizer.vocab_size)
+        return describe(path, replace_keys(config, {"task.labels": labels}), corpus.tokenizer.vocab_size)
     return describe(path, config, vocab_size_of(config, note))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
+from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
@@ -130,7 +131,7 @@ def _measured_configs(config: Config, info: Info, vocab_size: int, runtime: Runt
     is_small = runtime.device.type != "cpu" or state_bytes <= _MAX_BYTES
     if is_small and _fits(info, available):
         return [config]
-    shallow = [config.model_copy(update={"model": config.model.model_copy(update={"n_layer": n})}) for n in (1, 2)]
+    shallow = [replace_keys(config, {"model.n_layer": n}) for n in (1, 2)]
     two_layers = describe(Path(), shallow[1], vocab_size)
     is_small = sum(two_layers.memory_bytes.values()) <= _MAX_SHALLOW_BYTES and config.model.n_layer > len(shallow)
     return shallow if is_small and _fits(two_layers, available) else []

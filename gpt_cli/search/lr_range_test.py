@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpt_cli.config import Config, load_config
+from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.distributed.world import ALONE
 from gpt_cli.errors import UserError
@@ -79,15 +80,15 @@ def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:
     saved_config = Path(config.run_dir, "config.yaml")
     if saved_config.is_file():
         optim = load_config(saved_config).optim
-        rates = {"lr": optim.lr, "adamw_lr": optim.adamw_lr}
+        rates = {"optim.lr": optim.lr, "optim.adamw_lr": optim.adamw_lr}
     else:
         test = lr_range_test(config, note)
-        rates = {"lr": test.proposed_lr}
+        rates = {"optim.lr": test.proposed_lr}
         if test.proposed_adamw_lr is not None:
-            rates["adamw_lr"] = test.proposed_adamw_lr
-        proposal = " ".join(f"optim.{key}={rate:g}" for key, rate in rates.items())
+            rates["optim.adamw_lr"] = test.proposed_adamw_lr
+        proposal = " ".join(f"{key}={rate:g}" for key, rate in rates.items())
         note(f"{proposal}: proposed by a range test of {len(test.lr)} steps")
-    return config.model_copy(update={"optim": config.optim.model_copy(update=rates)})
+    return replace_keys(config, rates)
 
 
 def moving_average(losses: Sequence[float]) -> list[float]:

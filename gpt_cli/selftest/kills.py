@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gpt_cli
 from gpt_cli.config import Config, dump_config
+from gpt_cli.config.keys import replace_keys
 from gpt_cli.errors import UserError
 from gpt_cli.files import list_directory
 from gpt_cli.run.checkpoint import list_checkpoints
@@ -50,8 +51,7 @@ def check_kills(folder: Path, config: Config, kills: int, seed: int) -> Check:
 
 def with_steps(config: Config, run_dir: Path, steps: int) -> Config:
     """`config` in another directory, with another end."""
-    train_config = config.train.model_copy(update={"steps": steps})
-    return config.model_copy(update={"run_dir": str(run_dir), "train": train_config})
+    return replace_keys(config, {"run_dir": str(run_dir), "train.steps": steps})
 
 
 def run_quietly(config: Config) -> Summary:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from gpt_cli.config import Config
+from gpt_cli.config.keys import replace_keys
 from gpt_cli.distributed.reduce import contiguous_micro_batches, subtrees
 from gpt_cli.distributed.world import World
 from gpt_cli.model.memory_estimate import estimate_memory
@@ -48,8 +49,8 @@ def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
     if refusal := batch_refusal(config.train.batch_size, rows, devices, config.train.micro_batch_size):
         return DeviceShare(devices, refusal[0], 0, rows, 0, {}, 0)
     sequences = config.train.batch_size // devices
-    train = config.train.model_copy(update={"batch_size": sequences, "micro_batch_size": rows})
-    whole = estimate_memory(config.model_copy(update={"train": train}), vocab_size, *planned_device(config.runtime))
+    one_device = replace_keys(config, {"train.batch_size": sequences, "train.micro_batch_size": rows})
+    whole = estimate_memory(one_device, vocab_size, *planned_device(config.runtime))
     leaves = config.train.batch_size // rows
     partial_sums = max(
         len(list(subtrees((0, leaves), contiguous_micro_batches(world, leaves, rank)))) for rank in range(devices)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
+from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, sort_labels
 from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
@@ -45,8 +46,7 @@ def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
     weights = config.task.class_weights
     if weights == "balanced":
         weights = [counts.total() / len(labels) / counts[label] for label in labels]
-    task = config.task.model_copy(update={"labels": labels, "class_weights": weights})
-    return config.model_copy(update={"task": task})
+    return replace_keys(config, {"task.labels": labels, "task.class_weights": weights})
 
 
 @dataclass(frozen=True, eq=False)
