@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpt_cli.config import ModelConfig
+from gpt_cli.config import ModelConfig, to_yaml_scalar
 
 KnownValues = tuple[Any, ...]
 
@@ -45,7 +45,7 @@ class Capabilities:
     def refusal(self, config: ModelConfig) -> str | None:
         """The first of the unsupported options with its value, such as "model.norm_position: post", or None."""
         values = options_of(config)
-        return next((f"model.{option}: {format_option(values[option])}" for option in self.unsupported(config)), None)
+        return next((f"model.{option}: {to_yaml_scalar(values[option])}" for option in self.unsupported(config)), None)
 
 
 def options_of(config: ModelConfig) -> dict[str, Any]:
@@ -53,11 +53,6 @@ def options_of(config: ModelConfig) -> dict[str, Any]:
     values = {option: getattr(config, option) for option in type(config).model_fields}
     sees_all = config.window is None or config.window >= config.context_length
     return {**values, "window": None if sees_all else config.window}
-
-
-def format_option(value: Any) -> str:
-    """A value of an option as YAML has it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 SIZES: Mapping[str, KnownValues] = {

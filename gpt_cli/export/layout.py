@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gpt_cli.capabilities import SIZES, Capabilities, format_option, options_of
-from gpt_cli.config import ModelConfig
+from gpt_cli.capabilities import SIZES, Capabilities, options_of
+from gpt_cli.config import ModelConfig, to_yaml_scalar
 from gpt_cli.errors import RequestError
 from gpt_cli.export.canonicalize import ModelTensors
 from gpt_cli.export.names import TensorName, Tensors, named_tensors, to_foreign
@@ -84,9 +84,9 @@ def choose_layout(config: ModelConfig, layouts: "tuple[Layout, ...]") -> Layout:
             return layout
     nearest, mismatches = min(candidates, key=lambda pair: len(pair[1]))
     values = options_of(config)
-    prevents = " and ".join(f"model.{option} is {format_option(values[option])}" for option in mismatches)
+    prevents = " and ".join(f"model.{option} is {to_yaml_scalar(values[option])}" for option in mismatches)
     settings = ", ".join(
-        f"model.{option}={' or '.join(map(format_option, allowed))}" for option, allowed in mismatches.items()
+        f"model.{option}={' or '.join(map(to_yaml_scalar, allowed))}" for option, allowed in mismatches.items()
     )
     raise RequestError(
         f"no architecture there is this model exactly: {prevents}",
