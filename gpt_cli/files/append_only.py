@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 from gpt_cli.files.safe_io import (
     BINARY,
@@ -17,7 +17,7 @@ from gpt_cli.files.safe_io import (
 )
 
 
-class AppendOnlyFile:
+class AppendOnlyFile(AbstractContextManager["AppendOnlyFile"]):
     """An append-only text file of lines, open for writing.
 
     Each line is written at once, so it survives the end of the process; `sync` makes it survive a power cut. A last
@@ -48,9 +48,6 @@ class AppendOnlyFile:
         """Close the file. Closing twice is an error."""
         with translate_os_errors("close", self.path):
             os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

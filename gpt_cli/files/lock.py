@@ -5,10 +5,9 @@ import json
 import os
 import socket
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
 
 from gpt_cli.errors import UserError
 from gpt_cli.files.safe_io import (
@@ -34,7 +33,7 @@ class LockedError(UserError):
     """Another process holds the lock."""
 
 
-class DirectoryLock:
+class DirectoryLock(AbstractContextManager["DirectoryLock"]):
     """The lock of a directory, held from construction to `release` or the end of the process.
 
     The file `lock` in the directory has the holder (process, host, start) in readable form; it is not removed on
@@ -71,9 +70,6 @@ class DirectoryLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         with suppress(OSError):
             os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -16,7 +16,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib import metadata
@@ -71,7 +71,7 @@ Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
 _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
 
-class RunDirectory:
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run's directory, locked and open for training: its `path`, its `log` and the `lifetime` of this process.
 
     `config` is what is trained, as the run and its checkpoints keep it: with paths as they were first written.
@@ -141,9 +141,6 @@ class RunDirectory:
         """Close the log and release the lock."""
         self.log.close()
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         try:

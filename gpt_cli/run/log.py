@@ -14,9 +14,10 @@ import math
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from gpt_cli.errors import Notify
 from gpt_cli.files import AppendOnlyFile, DamagedError, read_lines, read_unfinished_line
@@ -26,7 +27,7 @@ METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
 _SUM = re.compile(r', "(.{5})": "([0-9a-f]{8})"\}$')  # also of one whose name is no longer crc32
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """The three files of a run, open for writing by the one process that trains it."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -80,9 +81,6 @@ class RunLog:
         self.sinks.close()
         for file in (self._metrics, self._samples, self._events):
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import stat
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -44,7 +44,7 @@ class BuildRecord:
     sha256: str
 
 
-class Store:
+class Store(AbstractContextManager["Store"]):
     """The folder, held open. Raises UntrustedError where somebody else could write to it, and OSError."""
 
     def __init__(self, path: Path) -> None:
@@ -72,9 +72,6 @@ class Store:
 
     def close(self) -> None:
         os.close(self._folder)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
