@@ -1,6 +1,5 @@
 """Read a run directory, for reports and comparisons of runs."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,12 @@ from typing import Any
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError
-from gpt_cli.files import DamagedError, read_file
+from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
-from gpt_cli.run.directory import DATA, RUN, hint_at_run
+from gpt_cli.run.directory import DATA, RUN, hint_at_run, read_json_object
 from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.model_info import count_parameters
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
-
-_JSON_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
     """
     if is_checkpoint(run):
         raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
-    data, metadata = _read_json(run / DATA), _read_json(run / RUN)
+    data, metadata = read_json_object(run / DATA), read_json_object(run / RUN)
     if data.get("splits") == {}:
         raise RequestError(
             f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {quote(str(run))}"
@@ -158,7 +155,7 @@ def bytes_per_prediction(config: Config, metrics: Sequence[Mapping[str, Any]], b
 def read_bytes_per_token(run: Path) -> float:
     """Bytes of training text per token, from the run's data.json. Raises DamagedError if it does not have them."""
     try:
-        train = _read_json(run / DATA)["splits"]["train"]
+        train = read_json_object(run / DATA)["splits"]["train"]
         return max(1, int(train["bytes"])) / max(1, int(train["tokens"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"{run} is damaged: its {DATA} does not tell the size of the text") from error
@@ -173,13 +170,3 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 def _numbers(line: dict[str, Any]) -> dict[str, Any]:
     """The finite numbers of a metrics line."""
     return {name: value for name, value in line.items() if isinstance(value, int | float)}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(read_file(path, _JSON_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged: it is not JSON") from error
-    if not isinstance(value, dict):
-        raise DamagedError(f"{path} is damaged: it is not a JSON object")
-    return value

@@ -432,8 +432,18 @@ def is_imported(run: Path) -> bool:
 
 def read_fingerprint(path: Path) -> str:
     """The fingerprint of the text that data.json, at `path`, tells. Raises DamagedError if it does not."""
+    data = read_json_object(path)
+    if "fingerprint" not in data:
+        raise DamagedError(f"{path} is damaged: it does not tell the fingerprint of the text")
+    return str(data["fingerprint"])
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file `path` of a run. Raises DamagedError for anything else."""
     try:
-        fingerprint = json.loads(read_file(path, _JSON_LIMIT))["fingerprint"]
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged: it does not tell the fingerprint of the text") from error
-    return str(fingerprint)
+        value = json.loads(read_file(path, _JSON_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: it is not JSON") from error
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} is damaged: it is not a JSON object")
+    return value

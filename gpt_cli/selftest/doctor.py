@@ -1,6 +1,5 @@
 """One run, examined: are its files whole, do they belong together, is its model sound, where would it go on."""
 
-import json
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from shlex import quote
@@ -9,7 +8,7 @@ from gpt_cli.config import load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files import DamagedError, check_listed, read_file
+from gpt_cli.files import check_listed
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.checkpoint import (
     CONFIG,
@@ -21,7 +20,7 @@ from gpt_cli.run.checkpoint import (
     load,
 )
 from gpt_cli.run.crash_loop import why_over
-from gpt_cli.run.directory import DATA, RUN, is_imported, read_fingerprint
+from gpt_cli.run.directory import DATA, RUN, is_imported, read_fingerprint, read_json_object
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
 from gpt_cli.run.tensors import require_finite
@@ -85,12 +84,7 @@ def _passes(name: str, describe: Callable[[], str]) -> Check:
 
 def _describe_files(path: Path) -> str:
     check_listed(path)
-    try:
-        is_record = isinstance(json.loads(read_file(path / RUN)), dict)
-    except (ValueError, RecursionError):
-        is_record = False
-    if not is_record:
-        raise DamagedError(f"{path / RUN} is damaged: it is not a JSON object")
+    read_json_object(path / RUN)
     if (path / "SHA256SUMS").exists():
         return "as they were written"
     return "not summed: SHA256SUMS is missing (older versions wrote none)"
