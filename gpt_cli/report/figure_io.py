@@ -26,6 +26,12 @@ def check_output(output: Path, *, hint: str) -> None:
     require_writable(output)
 
 
+def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
+    """A new figure, so many inches wide and high, and the axes that fill it."""
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    return figure, figure.add_subplot()
+
+
 def write_picture(output: Path, figure: Figure) -> None:
     """Write `figure` in the format that the suffix of `output` names; equal figures give equal bytes.
 

@@ -9,12 +9,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.report.figure_io import COLOURS, check_output, label, write_picture
+from gpt_cli.report.figure_io import COLOURS, add_grid, check_output, label, new_axes, write_picture
 from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
 from gpt_cli.run.checkpoint import CONFIG, is_checkpoint, list_checkpoints
@@ -68,8 +67,7 @@ def plot_runs(
     RequestError for an output that cannot be written, UserError for a run without these metrics.
     """
     check_output(output, hint="gpt plot RUN -o loss.png")
-    figure = Figure(figsize=(width, 0.6 * width), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_axes(width, 0.6 * width)
     all_metrics = [read_metrics(run) for run in runs]
     for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
         _draw_run(axes, run, all_metrics[index], name, index, x, y, alone=len(runs) == 1)
@@ -147,10 +145,7 @@ def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> Non
         axes.set_ylim(bottom=0)
     axes.set_xlabel(X_LABELS[x])
     axes.set_ylabel(_LABELS[y])
-    axes.spines["right"].set_visible(False)
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.spines["top"].set_visible(False)
+    add_grid(axes)
     if y in _VALIDATION or len(axes.get_lines()) > 2:
         axes.legend(frameon=False, fontsize="small")
 

@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
-from gpt_cli.report.figure_io import COLOURS, add_grid, write_picture
+from gpt_cli.report.figure_io import COLOURS, add_grid, new_axes, write_picture
 from gpt_cli.search.lr_range_test import RangeTest
 
 
 def draw_range_test(test: RangeTest, output: Path) -> None:
     """Draw loss over learning rate into `output`, whose suffix is its format; the same test gives the same bytes."""
-    figure = Figure(figsize=(8, 4.8), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_axes(8, 4.8)
     axes.set_xscale("log")
     axes.plot(test.lr, test.loss, color=COLOURS[0], alpha=0.3, linewidth=0.8)
     axes.plot(test.lr, test.smooth, color=COLOURS[0], linewidth=1.6, label="training loss, smoothed")

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from gpt_cli.report.figure_io import COLOURS, add_grid, write_picture
+from gpt_cli.report.figure_io import COLOURS, add_grid, new_axes, write_picture
 from gpt_cli.search.scaling.loss_law import LossLaw
 from gpt_cli.search.scaling.run_scale import ScaleResult
 from gpt_cli.terminal.table import fold, format_duration, render_table, short_number
@@ -57,8 +56,7 @@ def _held_out(result: ScaleResult) -> str:
 def draw_scale(result: ScaleResult, output: Path) -> None:
     """Draw losses over tokens for each size, with the law's curves, into `output`."""
     law = LossLaw(**result.law)
-    figure = Figure(figsize=(7.5, 4.6), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_axes(7.5, 4.6)
     sizes = sorted({point.n for point in result.points})
     all_tokens = [point.d for point in result.points]
     d = np.exp(np.linspace(np.log(min(all_tokens)), np.log(max(all_tokens)), 100))

@@ -8,8 +8,7 @@ from typing import Any
 from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText
 from gpt_cli.report.html import render_page, write_page
-from gpt_cli.report.score_text import LEVELS, level
-from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.report.score_text import LEVELS, level, visible_text
 
 _MAX_TOKENS = 1_000_000  # tokens of a page
 _MAX_INLINE_TOKENS = 20_000  # in the page as markup; for a longer text its script makes markup of visible parts
@@ -74,8 +73,5 @@ def _row(line: ScoredLine) -> list[Any]:
     rate = line.bits_per_byte
     spans: list[Any] = []
     for span in line.spans:
-        text = escape_control_chars(span.text.removesuffix("\n"), keep="\t")
-        if span.text.endswith("\n") and level(span.bits):
-            text += "⏎"
-        spans += [text, level(span.bits), None if span.bits is None else round(span.bits, 2)]
+        spans += [visible_text(span, keep="\t"), level(span.bits), None if span.bits is None else round(span.bits, 2)]
     return [line.number, round(line.bits, 1), None if rate is None else round(rate, 2), spans]

@@ -52,15 +52,19 @@ def render_tokens(lines: Iterable[ScoredLine], last: int, columns: int) -> Itera
 
 
 def paint(spans: Sequence[Span]) -> str:
-    """Spans in the colour of their level, without the final newline; control characters are escaped."""
+    """Spans in the colour of their level."""
     parts: list[str] = []
     for span in spans:
-        text = escape_control_chars(span.text.removesuffix("\n"))
-        if span.text.endswith("\n") and level(span.bits):
-            text += "⏎"  # make a surprising newline visible
+        text = visible_text(span)
         colour = _COLOURS[level(span.bits)]
         parts.append(text if colour is None or not text else f"\x1b[38;5;{colour[1]};48;5;{colour[0]}m{text}{_END}")
     return "".join(parts)
+
+
+def visible_text(span: Span, keep: str = "") -> str:
+    """The text of a span, escaped except for `keep`; a newline at its end is shown as a sign if it is surprising."""
+    text = escape_control_chars(span.text.removesuffix("\n"), keep)
+    return f"{text}⏎" if span.text.endswith("\n") and level(span.bits) else text
 
 
 def render_legend() -> str:
