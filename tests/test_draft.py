@@ -23,6 +23,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
+from tests.support.native import decode_with_logits, draft_stats
 from tests.test_native import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of
 
 
@@ -61,7 +62,7 @@ def test_a_drafted_text_is_the_same_for_every_option_of_the_model_greedy_and_dra
         for draft in drafts(decoder):
             writing = decoder.start([[1, 2, 3]], [5], choice, draft)
             assert tokens(writing, 4 * CONTEXT) == alone
-            passes, guessed, accepted = writing.draft_stats()
+            passes, guessed, accepted = draft_stats(writing)
             assert passes <= 4 * CONTEXT
             assert accepted <= guessed
             if draft.model is decoder and decoder.weights.config.context_length >= CONTEXT:
@@ -76,7 +77,7 @@ def test_a_drafted_text_has_the_same_logits_in_every_format_and_with_helpers(for
         alone = NativeDecoder(weights, format=format).start([[4]], [2], TokenChoice(0.5))
         decoder = NativeDecoder(weights, format=format, threads=3)
         writing = decoder.start([[4]], [2], TokenChoice(0.5), DraftOptions(NativeDecoder(weights), length=length))
-        (expected, expected_logits), (actual, logits) = alone.decode_with_logits(50), writing.decode_with_logits(50)
+        (expected, expected_logits), (actual, logits) = decode_with_logits(alone, 50), decode_with_logits(writing, 50)
         assert actual == expected
         np.testing.assert_array_equal(logits, expected_logits)
 
@@ -100,10 +101,10 @@ def test_what_stood_in_the_text_before_or_in_another_takes_few_passes() -> None:
     text = tokens(decoder.start([[1, 2, 3]], [0], TokenChoice(0.8)), 200)
     writing = decoder.start([[1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(text=[1, 2, 3, *text], length=8))
     assert tokens(writing, 200) == text
-    assert writing.draft_stats()[0] < 70
+    assert draft_stats(writing)[0] < 70
     repeated = decoder.start([[1, 2, 3, *text, 0, 1, 2, 3]], [0], TokenChoice(0.8), DraftOptions(length=8))
     tokens(repeated, 5)
-    assert repeated.draft_stats()[1] > 0
+    assert draft_stats(repeated)[1] > 0
 
 
 N = 4000
@@ -140,7 +141,7 @@ def test_drafted_tokens_have_the_distribution_of_the_model_and_guesses_the_chanc
     for seed in range(N):
         writing = decoder.start([prompt], [seed], TokenChoice(temperature), draft)
         pairs[tuple(tokens_of_two(writing))] += 1
-        passes, guessed, stayed = writing.draft_stats()
+        passes, guessed, stayed = draft_stats(writing)
         assert (guessed, passes) == (1, 2 - stayed)
         accepted += stayed
     first = softmax(numpy_gpt.forward(model, prompt)[-1].astype(float), temperature)

@@ -37,6 +37,7 @@ from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.caches import cache_with
+from tests.support.native import decode_with_logits
 
 VOCAB_SIZE = 37
 CONTEXT = 20
@@ -144,7 +145,7 @@ def test_the_text_is_that_of_torch_within_the_context_and_far_past_it(options: d
 def test_the_logits_that_tokens_are_chosen_from_are_those_of_torch_past_the_context() -> None:
     model = make_model(n_kv_head=2, window=9)
     session = NativeDecoder(weights_of(model)).start([[1, 2, 3]], [1], TokenChoice(1.0))
-    tokens, logits = session.decode_with_logits(3 * CONTEXT)
+    tokens, logits = decode_with_logits(session, 3 * CONTEXT)
     text = [1, 2, 3, *(row[0] for row in tokens)]
     for step in range(len(tokens)):
         position = 3 + step
@@ -240,9 +241,9 @@ def test_logits_are_the_same_to_the_last_bit_whatever_is_computed_beside_them(fo
     decoder = NativeDecoder(weights_of(make_model(n_layer=2, **options)), format=format)
     batch_decoder = NativeDecoder(decoder.weights, format=format, threads=3)
     prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(23)]
-    expected = [decoder.start([prompt], [9], TokenChoice(1.0)).decode_with_logits(30)[1][:, 0] for prompt in prompts]
+    expected = [decode_with_logits(decoder.start([prompt], [9], TokenChoice(1.0)), 30)[1][:, 0] for prompt in prompts]
     for n in (2, 3, 5, 8, 15, 23):
-        batch_logits = batch_decoder.start(prompts[:n], [9] * n, TokenChoice(1.0)).decode_with_logits(30)[1]
+        batch_logits = decode_with_logits(batch_decoder.start(prompts[:n], [9] * n, TokenChoice(1.0)), 30)[1]
         for text in range(n):
             np.testing.assert_array_equal(batch_logits[:, text], expected[text])
 

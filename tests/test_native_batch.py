@@ -16,6 +16,7 @@ from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
 from gpt_cli.cpu.train.build_settings import SOURCES
+from tests.support.native import decode_with_logits
 from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]
@@ -38,7 +39,7 @@ STEPS = 30  # half as many again as the context has: the window moves
 def texts(decoder: NativeDecoder, n: int) -> tuple[Any, Any]:
     """Tokens (steps, n) and the logits that they were chosen from, of prompts of unequal length."""
     prompts = [[i % VOCAB_SIZE, *range(i % 7)] for i in range(n)]
-    tokens, logits = decoder.start(prompts, list(range(n)), TokenChoice(1.0)).decode_with_logits(STEPS)
+    tokens, logits = decode_with_logits(decoder.start(prompts, list(range(n)), TokenChoice(1.0)), STEPS)
     return np.array(tokens), logits
 
 
@@ -56,7 +57,7 @@ def test_logits_in_a_batch_of_any_size_are_those_of_each_text_alone(format: Any,
     for (n, smaller), (_, larger) in pairwise(everything.items()):
         np.testing.assert_array_equal(smaller[0], larger[0][:, :n])
         np.testing.assert_array_equal(smaller[1], larger[1][:, :n])
-    (last,) = single.start([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], TokenChoice(1.0)).decode_with_logits(STEPS)[1:]
+    (last,) = decode_with_logits(single.start([[69 % VOCAB_SIZE, *range(69 % 7)]], [69], TokenChoice(1.0)), STEPS)[1:]
     np.testing.assert_array_equal(everything[70][1][:, 69], last[:, 0])
 
 

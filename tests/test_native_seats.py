@@ -11,6 +11,7 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.quantize import FORMATS
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
+from tests.support.native import decode_with_logits
 from tests.test_native import CONTEXT, VOCAB_SIZE, compiled, make_model, weights_of
 
 __all__ = ["compiled"]
@@ -44,7 +45,7 @@ def visits(draw: Any) -> list[dict[str, Any]]:
 
 def alone(decoder: NativeDecoder, visit: dict[str, Any], steps: int) -> tuple[list[int], Any]:
     writing = decoder.start([visit["prompt"]], [visit["seed"]], visit["choice"])
-    tokens, logits = writing.decode_with_logits(steps)
+    tokens, logits = decode_with_logits(writing, steps)
     return [step[0] for step in tokens], logits[: len(tokens), 0]
 
 

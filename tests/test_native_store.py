@@ -369,13 +369,14 @@ def test_a_compiler_that_hangs_is_told_stopped_and_remembered_until_it_changes(
         if calls.exists() and calls.read_text() == expected[0]:
             require_in_time(*facts)
 
+    monkeypatch.setattr(kernel, "_PATIENCE", 0.0)
     monkeypatch.setattr(compiler, "SECONDS", 0.3)
     monkeypatch.setattr(compiler, "_require_in_time", delayed_require)
     prologue = f'case "$1" in --version) echo fake; exit 0;; esac; echo x >> {tmp_path}/calls\n'
     path = fake_compiler(tmp_path, monkeypatch, prologue + script)
     notes: list[str] = []
     with pytest.raises(KernelUnavailable, match="did not end within"):
-        load_kernel(answer_kernel, note=notes.append, patience=0.0)
+        load_kernel(answer_kernel, note=notes.append)
     assert notes[0].startswith("compiling mine.c for this processor")
     for _ in range(2):
         with pytest.raises(

@@ -20,6 +20,7 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, Muon, newton_schulz_batched
 from gpt_cli.training.select_engine import build_native_engine
+from tests.support.native import attention_dropout_masks, dropout_masks
 
 SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
 LAYOUTS = [
@@ -83,7 +84,7 @@ def test_loss_and_gradients_of_every_layout_are_those_of_autograd(options, threa
     loss, gradients = by_autograd(model, inputs, targets)
     native = NativeEngine(model, library(torch.float32), threads)
     assert native.add_gradients(inputs, targets, 1 / 400) / 400 == pytest.approx(loss, abs=2e-6)
-    assert native.loss(inputs, targets) / 400 == pytest.approx(loss, abs=2e-6)
+    assert native.summed_loss(inputs, targets).item() / 400 == pytest.approx(loss, abs=2e-6)
     assert {name for name, p in model.named_parameters() if p.grad is not None} == set(gradients)
     distances = {name: distance(p.grad, gradients[name]) for name, p in model.named_parameters()}
     assert max(distances.values()) < 2e-5, distances
@@ -182,7 +183,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     model = make_model({**options, "dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
     native = NativeEngine(model, library(torch.float32), threads)
-    masks = native.dropout_masks(inputs.numel(), 7)
+    masks = dropout_masks(native, inputs.numel(), 7)
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -198,8 +199,8 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
     model = make_model({**options, "dropout": 0.2, "attention_dropout": 0.3}, 65)
     inputs, targets = windows(5, 80, 65)
     native = NativeEngine(model, library(torch.float32), threads)
-    masks = native.dropout_masks(inputs.numel(), 7)
-    weights = iter(native.attention_dropout_masks(*inputs.shape, 7))
+    masks = dropout_masks(native, inputs.numel(), 7)
+    weights = iter(attention_dropout_masks(native, *inputs.shape, 7))
     loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -219,7 +220,7 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
 
 def test_attention_dropout_drops_its_share_independently_of_every_axis_and_seed():
     native = NativeEngine(make_model({"attention_dropout": 0.3}, 65), library(torch.float32), 1)
-    masks = torch.stack([native.attention_dropout_masks(3, 60, seed) for seed in (1, 2, 1 << 40)])
+    masks = torch.stack([attention_dropout_masks(native, 3, 60, seed) for seed in (1, 2, 1 << 40)])
     is_kept = masks > 0  # (seed, layer, sequence, head, query, key)
     assert torch.allclose(masks[is_kept], torch.tensor(1 / 0.7))
     assert is_kept.float().mean().item() == pytest.approx(0.7, abs=4 * (0.21 / is_kept.numel()) ** 0.5)
@@ -240,7 +241,7 @@ def test_in_bf16_the_gradient_with_attention_dropout_is_near_that_in_fp32():
 
 def test_dropout_drops_its_share_independently_of_rows_columns_places_and_seeds():
     native = NativeEngine(make_model({"dropout": 0.3}, 65), library(torch.float32), 1)
-    masks = [native.dropout_masks(400, seed) for seed in (1, 2, 1 << 40)]
+    masks = [dropout_masks(native, 400, seed) for seed in (1, 2, 1 << 40)]
     is_kept = torch.stack(masks) > 0  # (seed, place, row, column)
     assert torch.allclose(torch.stack(masks)[is_kept], torch.tensor(1 / 0.7))
     n = is_kept.numel()
@@ -255,7 +256,9 @@ def test_a_loss_alone_drops_nothing():
     inputs, targets = windows(3, 80, 65)
     native = NativeEngine(model, library(torch.float32), 2)
     model.eval()
-    assert native.loss(inputs, targets) / 240 == pytest.approx(cross_entropy(model(inputs), targets).item(), abs=2e-6)
+    assert native.summed_loss(inputs, targets).item() / 240 == pytest.approx(
+        cross_entropy(model(inputs), targets).item(), abs=2e-6
+    )
 
 
 def test_a_second_micro_batch_adds_to_the_gradients_of_the_first():
@@ -287,10 +290,10 @@ def test_no_gradient_reaches_the_future():
     model = make_model({}, 65)
     inputs, targets = windows(1, 80, 65)
     native = NativeEngine(model, library(torch.float32), 1)
-    old_losses = [native.loss(inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
+    old_losses = [native.summed_loss(inputs[:, :n], targets[:, :n]).item() for n in range(1, 80)]
     changed_inputs = inputs.clone()
     changed_inputs[0, 60] = (changed_inputs[0, 60] + 1) % 65
-    new_losses = [native.loss(changed_inputs[:, :n], targets[:, :n]) for n in range(1, 80)]
+    new_losses = [native.summed_loss(changed_inputs[:, :n], targets[:, :n]).item() for n in range(1, 80)]
     assert old_losses[:60] == new_losses[:60]
     assert old_losses[60:] != new_losses[60:]
 
@@ -370,7 +373,7 @@ def test_targets_that_do_not_count_add_neither_loss_nor_gradient(options):
     expected.backward()
     gradients = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    assert native.loss(inputs, targets) / n_counted == pytest.approx(expected.item(), rel=2e-6)
+    assert native.summed_loss(inputs, targets).item() / n_counted == pytest.approx(expected.item(), rel=2e-6)
     assert native.forward_backward(inputs, targets, n_counted, 0).item() == pytest.approx(expected.item(), rel=2e-6)
     for actual, expected_gradient in zip((p.grad for p in model.parameters()), gradients, strict=True):
         torch.testing.assert_close(actual, expected_gradient, rtol=1e-4, atol=2e-6)

@@ -87,16 +87,14 @@ _lock = threading.Lock()
 _descriptors: list[int] = []  # of loaded libraries: /proc/self/fd/N must not be reused while the process lives
 
 
-def load_kernel(
-    kernel: Kernel = DECODER, *, anew: bool = False, note: Notify = lambda _: None, patience: float = _PATIENCE
-) -> ctypes.CDLL:
+def load_kernel(kernel: Kernel = DECODER, *, anew: bool = False, note: Notify = lambda _: None) -> ctypes.CDLL:
     """The compiled kernel, from memory, from the cache or compiled now (a few seconds). Raises KernelUnavailable.
 
-    `anew`: compile it even if it is cached, and replace that. `note` gets problems of the cache, and after `patience`
-    seconds that the compiler is running.
+    `anew`: compile it even if it is cached, and replace that. `note` gets problems of the cache, and after a second
+    that the compiler is running.
     """
     job = _job(kernel, anew=anew)
-    job.thread.join(patience)
+    job.thread.join(_PATIENCE)
     if job.thread.is_alive():
         note(f"compiling {kernel.name}.c for this processor, once: some seconds, at most {compilers.SECONDS:.0f}")
         job.thread.join()

@@ -1,6 +1,6 @@
 """Decoders without torch: by the compiled kernel, or by NumPy.
 
-Shapes: T tokens, V vocabulary, B texts in a batch.
+Shapes: T tokens, V vocabulary.
 """
 
 import ctypes
@@ -190,35 +190,14 @@ class NativeSession:
         ):
             raise MemoryError
 
-    def draft_stats(self) -> tuple[int, int, int]:
-        """(forward passes, drafted tokens, accepted tokens) of speculative decoding."""
-        numbers = np.zeros(3, np.int64)
-        self._library.gpt_draft_stats(self.handle.pointer, address(numbers))
-        passes, drafted, accepted = numbers.tolist()
-        return passes, drafted, accepted
-
     def decode(self, steps: int) -> list[list[int]]:
-        return self._decode(steps, None)
+        tokens = np.empty((steps, self._batch), np.int32)
+        n_steps = self._library.gpt_write(self.handle.pointer, steps, self._end_of_text, address(tokens), None)
+        columns: list[list[int]] = tokens[:n_steps].tolist()
+        return columns
 
     def stop(self, text: int) -> None:
         self._library.gpt_stop(self.handle.pointer, text)
-
-    def decode_with_logits(self, steps: int) -> tuple[list[list[int]], Array]:
-        """Also the (steps, B, V) logits that the tokens were chosen from."""
-        logits = np.empty((steps, self._batch, self._decoder.weights.vocab_size), np.float32)
-        return self._decode(steps, logits), logits
-
-    def _decode(self, steps: int, logits: Array | None) -> list[list[int]]:
-        tokens = np.empty((steps, self._batch), np.int32)
-        n_steps = self._library.gpt_write(
-            self.handle.pointer,
-            steps,
-            self._end_of_text,
-            address(tokens),
-            None if logits is None else address(logits),
-        )
-        columns: list[list[int]] = tokens[:n_steps].tolist()
-        return columns
 
 
 def settings_of(choice: TokenChoice) -> tuple[Sampling, Array]:

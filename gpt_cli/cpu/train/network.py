@@ -71,11 +71,7 @@ class NativeEngine:
         return torch.tensor(self.add_gradients(inputs, targets, share, seed) * share)
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return torch.tensor(self.loss(inputs, targets), dtype=torch.float64)
-
-    def loss(self, inputs: Tensor, targets: Tensor) -> float:
-        """(B, T), (B, T) -> the sum of -log p(target), in nats, over the targets that are not negative."""
-        return self._run(inputs, targets, 0.0, None)
+        return torch.tensor(self._run(inputs, targets, 0.0, None), dtype=torch.float64)
 
     def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float, seed: int = 0) -> float:
         """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to every trained parameter's `grad`.
@@ -97,18 +93,6 @@ class NativeEngine:
                 gradient += previous[id(parameter)]
             parameter.grad = gradient
         return loss
-
-    def dropout_masks(self, rows: int, seed: int) -> Tensor:
-        """The factors (1 + 2 n_layer, rows, C) that `seed` draws: of the embedding, then of each block's two parts."""
-        factors = torch.empty(1 + 2 * self._net.n_layer, rows, self._net.n_embd)
-        self.library.calls.draw_dropout(ctypes.byref(self._net), seed, rows, factors.data_ptr())
-        return factors
-
-    def attention_dropout_masks(self, sequences: int, length: int, seed: int) -> Tensor:
-        """The factors (n_layer, sequences, H, length, length), a row for each query, that `seed` draws."""
-        factors = torch.empty(self._net.n_layer, sequences, self._net.n_head, length, length)
-        self.library.calls.draw_attention_dropout(ctypes.byref(self._net), seed, sequences, length, factors.data_ptr())
-        return factors.transpose(-2, -1)
 
     def _run(self, inputs: Tensor, targets: Tensor, weight: float, gradients: Tensor | None, seed: int = 0) -> float:
         batch, length = inputs.shape
