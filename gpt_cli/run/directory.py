@@ -200,6 +200,12 @@ def _check_files(path: Path) -> None:
         raise
 
 
+def run_of(config: Config) -> Path | None:
+    """The run in `config.run_dir`; None if there is none yet."""
+    run = None if config.run_dir is None else Path(config.run_dir)
+    return run if run is not None and (run / RUN).is_file() else None
+
+
 def is_run(name: str) -> bool:
     """True if a run, a checkpoint, or a checkpoint in one file has this name."""
     try:
@@ -361,20 +367,18 @@ def _describe_data(corpus: "Corpus") -> dict[str, Any]:
 
 def refuse_another_text(config: Config) -> None:
     """Raise RequestError if the run in `config.run_dir` was begun on another text, or reads it in another way."""
-    path = Path(config.run_dir or "")
-    if config.run_dir is not None and (path / RUN).is_file():
-        _keep(path, {key: change for key, change in _changes(path, config).items() if key.startswith("data.")})
+    if (run := run_of(config)) is not None:
+        _keep(run, {key: change for key, change in _changes(run, config).items() if key.startswith("data.")})
 
 
 def refuse_another_config(config: Config) -> Changes:
     """The keys in which `config` changes the run in its run_dir. Raises RequestError where a run does not allow it."""
-    path = Path(config.run_dir or "")
-    if config.run_dir is None or not (path / RUN).is_file():
+    if (run := run_of(config)) is None:
         return {}
-    changes = _changes(path, config)
+    changes = _changes(run, config)
     if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
         changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
-    _keep(path, changes)
+    _keep(run, changes)
     return changes
 
 

@@ -1,7 +1,6 @@
 """A run's directory as the processes see it that train it together: process 0 writes it, the others read it."""
 
 from pathlib import Path
-from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
@@ -35,29 +34,14 @@ class FollowedRun(RunDirectory):
         """Nothing is open."""
 
 
+def _do_nothing(*_: object, **__: object) -> None:
+    pass
+
+
 class _NoLog(RunLog):
     """A log of nothing."""
 
-    def __init__(self) -> None:
-        pass
-
-    def metrics(self, step: int, *, time: float, **values: float) -> None:
-        pass
-
-    def sample(self, step: int, *, prompt: str, text: str) -> None:
-        pass
-
-    def event(self, event: str, **details: Any) -> None:
-        pass
-
-    def truncate(self, step: int) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+    __init__ = metrics = sample = event = truncate = sync = close = _do_nothing
 
 
 class _NoLifecycle(RunLifecycle):
@@ -67,5 +51,4 @@ class _NoLifecycle(RunLifecycle):
         self.begun = False
         self.final = None
 
-    def begin(self, step: int, device: str) -> None:
-        pass
+    begin = _do_nothing

@@ -10,7 +10,7 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.run.directory import RUN
+from gpt_cli.run.directory import run_of
 
 
 class HasConfig(Protocol):
@@ -55,9 +55,9 @@ def suggest_restoring_text(config: Config) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if config.run_dir is not None and (Path(config.run_dir) / RUN).is_file():
-            run = quote(config.run_dir)
-            _suggest_restoring(error, f"train its model further on another: gpt train TEXT train.init_from={run}")
+        if (run := run_of(config)) is not None:
+            further = f"gpt train TEXT train.init_from={quote(str(run))}"
+            _suggest_restoring(error, f"train its model further on another: {further}")
         raise
 
 

@@ -1,7 +1,6 @@
 """Overrides without effect: keys that only matter where another key has a certain value, which it has not."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.config import Config, load_config
@@ -9,6 +8,8 @@ from gpt_cli.config.keys import fields, get_key
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import is_store
 from gpt_cli.errors import RequestError
+from gpt_cli.run.checkpoint import CONFIG
+from gpt_cli.run.directory import run_of
 
 CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("data.label_key", "data.split_seed"), "data.format", ("labelled",)),
@@ -34,7 +35,7 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
 
     In a file such a key may stand: a run's config.yaml holds every key. A run that was begun with it resumes with it.
     """
-    begun = _config_of_run(config.run_dir)
+    begun = _config_of_run(config)
     for override in overrides:
         key = override.partition("=")[0]
         value = get_key(config, key)
@@ -54,11 +55,10 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
 
 
-def _config_of_run(run_dir: str | None) -> Config | None:
-    """The config of the run in `run_dir`; None if there is none yet."""
-    run = Path(run_dir or "")
-    is_run = run_dir is not None and (run / "run.json").is_file() and (run / "config.yaml").is_file()
-    return load_config(run / "config.yaml") if is_run else None
+def _config_of_run(config: Config) -> Config | None:
+    """The config of the run in `config.run_dir`; None if there is none yet."""
+    run = run_of(config)
+    return load_config(run / CONFIG) if run is not None and (run / CONFIG).is_file() else None
 
 
 def _condition(config: Config, key: str) -> str | None:
