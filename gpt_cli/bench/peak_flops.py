@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from gpt_cli.runtime.device import Runtime, synchronize
+from gpt_cli.runtime.device import Runtime, synchronize, torch_threads
 
 _SIZES = {"cpu": (512, 1024, 2048)}
 _GPU_SIZES = (4096, 8192, 16384)
@@ -17,28 +17,19 @@ def peak_matmul_flops(runtime: Runtime, seconds: float) -> float:
     The products are torch's own, on as many threads as `runtime` has (the C engine leaves torch with one); of several
     sizes the best counts, and of each size the fastest repetition: a ceiling, not a mean.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(runtime.threads)
-    try:
-        return _peak_matmul_flops(runtime, seconds)
-    finally:
-        torch.set_num_threads(before)
-
-
-def _peak_matmul_flops(runtime: Runtime, seconds: float) -> float:
-    device = runtime.device
-    best = 0.0
+    device, best = runtime.device, 0.0
     sizes = _SIZES.get(device.type, _GPU_SIZES)
-    for size in sizes:
-        a, b = (torch.randn(size, size, device=device).to(runtime.matmul_dtype) for _ in range(2))
-        a @ b  # the first also allocates and chooses a kernel
-        synchronize(device)
-        started, n_done = time.perf_counter(), 0
-        while n_done < 2 or time.perf_counter() - started < seconds / len(sizes):
-            before = time.perf_counter()
-            for _ in range(_REPEATS):
-                a @ b
+    with torch_threads(runtime.threads):
+        for size in sizes:
+            a, b = (torch.randn(size, size, device=device).to(runtime.matmul_dtype) for _ in range(2))
+            a @ b  # the first also allocates and chooses a kernel
             synchronize(device)
-            best = max(best, _REPEATS * 2.0 * size**3 / (time.perf_counter() - before))
-            n_done += 1
+            started, n_done = time.perf_counter(), 0
+            while n_done < 2 or time.perf_counter() - started < seconds / len(sizes):
+                before = time.perf_counter()
+                for _ in range(_REPEATS):
+                    a @ b
+                synchronize(device)
+                best = max(best, _REPEATS * 2.0 * size**3 / (time.perf_counter() - before))
+                n_done += 1
     return best

@@ -5,8 +5,8 @@ Nothing is probed before `setup_runtime` is called, and CUDA is not touched unle
 
 import math
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +48,28 @@ class Runtime:
         threads = f", {plural(self.threads, 'thread')}" if self.device.type == "cpu" else ""
         processes = f", {self.world.size} processes" if self.world.size > 1 else ""
         return f"{self.name}, {self.precision}{threads}{processes}"
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """Have torch compute with so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Compute products of fp32 in fp32 meanwhile, whatever a training in this process has asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def setup_runtime(config: RuntimeConfig) -> Runtime:

@@ -3,9 +3,6 @@
 Shapes: T tokens, V vocabulary.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
@@ -13,6 +10,7 @@ from gpt_cli.capabilities import KV_CACHE
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
+from gpt_cli.runtime.device import exact_products
 from gpt_cli.selftest.check import Check
 
 _MOST_DIFFERENCE = 1e-3  # of logits: kernels for one token and for many round differently
@@ -38,7 +36,7 @@ def check_cache(model: GPT) -> Check:
         return Check("cached = uncached", True, f"nothing is cached: {KV_CACHE.name} does not know {reason}")
     tokens = _tokens(model)
     cache = KVCache(model.config, 1, device=tokens.device, dtype=model.head.weight.dtype)
-    with _exact_products():
+    with exact_products():
         one_by_one = torch.cat([model(tokens[:, i : i + 1], cache) for i in range(tokens.shape[1])], dim=1)
         difference = float((one_by_one - model(tokens)).abs().max())
     return Check("cached = uncached", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
@@ -50,20 +48,9 @@ def check_padding(model: SequenceClassifier) -> Check:
     tokens = _tokens(model)
     half = tokens[:, : (tokens.shape[1] + 1) // 2]
     filled = torch.cat([half, torch.full_like(tokens[:, half.shape[1] :], PADDING)], dim=1)
-    with _exact_products():
+    with exact_products():
         difference = float((model(filled) - model(half)).abs().max())
     return Check("padded = alone", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
-
-
-@contextmanager
-def _exact_products() -> Iterator[None]:
-    """Compute products of fp32 in fp32, whatever a training in this process has asked for."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _tokens(model: GPT) -> Tensor:

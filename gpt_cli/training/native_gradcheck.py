@@ -12,6 +12,7 @@ from gpt_cli.cpu.train.native_muon import NativeMuon
 from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
+from gpt_cli.runtime.device import exact_products, torch_threads
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, Muon, newton_schulz_batched
 
@@ -33,16 +34,15 @@ def check_native_gradients(library: NativeLibrary, config: ModelConfig, threads:
 
     Takes 10 to 20 ms, and does not touch the random state of the process.
     """
-    precision, threads_before = torch.get_float32_matmul_precision(), torch.get_num_threads()
-    torch.set_float32_matmul_precision("highest")
-    torch.set_num_threads(1)  # waking other threads takes longer than this
-    try:
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-            torch.default_generator.manual_seed(0)
-            return _compare(library, _tiny(config), min(threads, 2))
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.set_num_threads(threads_before)
+    with (
+        torch_threads(1),  # waking other threads takes longer than this
+        exact_products(),
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+    ):
+        torch.default_generator.manual_seed(0)
+        return _compare(library, _tiny(config), min(threads, 2))
 
 
 def _tiny(config: ModelConfig) -> ModelConfig:
