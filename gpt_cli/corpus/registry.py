@@ -5,16 +5,12 @@ Only `fetch_corpus` uses the network. The table is also in data/README.md.
 
 import difflib
 import os
-import zipfile
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt_cli.corpus.archives import read_labelled, read_member, read_pairs
 from gpt_cli.corpus.download import DownloadProgress, download
-from gpt_cli.corpus.labelled_archive import read_labelled_archive
-from gpt_cli.corpus.paired_archive import read_paired_archive
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
     ExistsError,
@@ -24,7 +20,7 @@ from gpt_cli.files import (
     verify_directory,
     write_file,
 )
-from gpt_cli.files.safe_io import DiskError, format_size, translate_os_errors
+from gpt_cli.files.safe_io import DiskError, translate_os_errors
 
 
 @dataclass(frozen=True)
@@ -211,15 +207,16 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
     download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:
         with atomic_directory(path.parent) as temporary:
+            text = temporary / corpus.file_name
             if corpus.tar_folder is not None:
-                write_file(temporary / corpus.file_name, read_labelled_archive(part, corpus))
+                write_file(text, read_labelled(part, corpus.tar_folder, corpus.labels, corpus.text_limit))
             elif corpus.zip_pair:
-                write_file(temporary / corpus.file_name, read_paired_archive(part, corpus))
-            elif corpus.zip_member is None:
-                with translate_os_errors("move", part):
-                    part.rename(temporary / corpus.file_name)
+                write_file(text, read_pairs(part, corpus.zip_pair, corpus.text_limit))
+            elif corpus.zip_member is not None:
+                write_file(text, read_member(part, corpus.zip_member, corpus.text_limit))
             else:
-                write_file(temporary / corpus.file_name, _read_member(part, corpus.zip_member, corpus.text_limit))
+                with translate_os_errors("move", part):
+                    part.rename(text)
     except ExistsError:  # another process was faster
         return _verified(path)
     with translate_os_errors("remove", part):
@@ -237,17 +234,3 @@ def _verified(path: Path) -> Path:
         error.hint = f"remove {path.parent} and download it again: gpt data get {path.stem}"
         raise
     return path
-
-
-def _read_member(archive: Path, member: str, limit: int) -> Iterator[bytes]:
-    """The bytes of one member of a zip archive, opened by its exact name; nothing is ever extracted."""
-    size = 0
-    try:
-        with zipfile.ZipFile(archive) as opened, opened.open(member) as stream:
-            while data := stream.read(1 << 20):
-                size += len(data)
-                if size > limit:
-                    raise UserError(f"{member} in {archive} is larger than the expected {format_size(limit)}")
-                yield data
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError) as error:
-        raise UserError(f"cannot read {member} in {archive}: {error}") from error
