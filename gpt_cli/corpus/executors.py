@@ -6,8 +6,9 @@ They cost neither the start of a process nor the transfer of text and ids to it.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -16,61 +17,35 @@ _MAX_PENDING = 4  # queued tasks of one thread, after which `submit` blocks: bou
 _IN_FLIGHT = 2  # tasks for each of several threads, so that none is idle
 
 
-class SerialExecutor(Protocol):
-    """Runs tasks one at a time, in order."""
+class SerialExecutor(AbstractContextManager["SerialExecutor"]):
+    """Runs tasks one at a time, in order: in a thread if there is more than one worker, else in the calling thread.
 
-    def submit(self, task: Callable[..., Any], *args: Any) -> None:
-        """Run `task(*args)`, now or later. Raises what this or an earlier task raises."""
+    An exception in its context drops the tasks that have not begun.
+    """
 
-    def wait(self) -> None:
-        """Return when all tasks are done. Raises what a task raises."""
-
-
-class InlineExecutor:
-    """Runs each task in the calling thread."""
-
-    def submit(self, task: Callable[..., Any], *args: Any) -> None:
-        task(*args)
-
-    def wait(self) -> None:
-        """Return at once: no task is pending."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class ThreadedExecutor:
-    """Runs tasks in one thread, in order. An exception in its context drops the tasks that have not begun."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
+    def __init__(self, workers: int = 1) -> None:
+        self._thread = ThreadPoolExecutor(1) if workers > 1 else None
         self._pending: deque[Future[Any]] = deque()
 
     def submit(self, task: Callable[..., Any], *args: Any) -> None:
-        """Queue `task(*args)`; blocks while the queue is full."""
+        """Run `task(*args)`, now or later; blocks while the queue is full. Raises what this or an earlier task does."""
+        if self._thread is None:
+            task(*args)
+            return
         while len(self._pending) >= _MAX_PENDING:
             self._pending.popleft().result()
         self._pending.append(self._thread.submit(task, *args))
 
     def wait(self) -> None:
+        """Return when all tasks are done. Raises what a task raises."""
         while self._pending:
             self._pending.popleft().result()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._thread.shutdown(cancel_futures=kind is not None)  # waits for the running task
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=kind is not None)  # waits for the running task
         if kind is None:
             self.wait()
-
-
-def serial_executor(workers: int) -> ThreadedExecutor | InlineExecutor:
-    """A thread if there is more than one worker, else the calling thread."""
-    return ThreadedExecutor() if workers > 1 else InlineExecutor()
 
 
 def ordered_map(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.corpus.corpus_text import CorpusText, count_characters
-from gpt_cli.corpus.executors import InlineExecutor, SerialExecutor, serial_executor
+from gpt_cli.corpus.executors import SerialExecutor
 from gpt_cli.tokenizer.char import code_point_runs
 
 Stage = Literal["reading", "learning", "encoding", "inspecting", "sampling"]
@@ -46,7 +46,7 @@ class Fingerprint:
     """
 
     def __init__(self, hasher: SerialExecutor | None = None) -> None:
-        self._hasher = hasher or InlineExecutor()
+        self._hasher = hasher or SerialExecutor()
         self._whole = hashlib.sha256()
         self._document = hashlib.sha256()
 
@@ -95,7 +95,7 @@ def scan(
 
     `alphabet`: collect the characters. Raises what reading raises.
     """
-    with serial_executor(workers) as hasher, serial_executor(workers) as recorder:
+    with SerialExecutor(workers) as hasher, SerialExecutor(workers) as recorder:
         return _scan(text, end_lines, progress, Fingerprint(hasher), recorder if alphabet else None)
 
 

@@ -18,7 +18,7 @@ from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.corpus_text import CorpusText, count_characters
 from gpt_cli.corpus.divide import VOCABULARY_HINT
 from gpt_cli.corpus.encoder_pool import encode_batches
-from gpt_cli.corpus.executors import serial_executor
+from gpt_cli.corpus.executors import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
 from gpt_cli.corpus.segments import Segment, batches, special_texts
 from gpt_cli.corpus.split import SPLITS, Split, SplitPlan, iter_chunks
@@ -192,7 +192,7 @@ class TokenizePipeline:
         counters: dict[Split, _SplitCounter] = {}
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         try:
-            with serial_executor(self.processes) as hasher, serial_executor(self.processes) as writer:
+            with SerialExecutor(self.processes) as hasher, SerialExecutor(self.processes) as writer:
                 chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=end_lines, hasher=hasher)
                 for batch, encoded in encode_batches(
                     tokenizer,
