@@ -1,7 +1,9 @@
 """Errors meant for the user, the exit codes, and the type of the callback for messages."""
 
+import importlib
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -61,3 +63,14 @@ class RequestError(UserError):
     """The request itself is wrong: the command line, the config, or settings that do not fit together."""
 
     exit_code = ExitCode.USAGE
+
+
+def require_package(name: str, beginning: str, hint: str, error: type[UserError] = UserError) -> Any:
+    """The module `name` of an optional package.
+
+    Raises `error` if it is not installed, whose message starts with `beginning`: "chrF and BLEU need".
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as missing:
+        raise error(f"{beginning} the package {name.partition('.')[0]}", hint=hint) from missing

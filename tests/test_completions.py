@@ -1,6 +1,7 @@
 """`gpt eval` of completions: the figures are those of sacrebleu on what the model writes, and mean what they say."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,6 @@ import sacrebleu
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
-from gpt_cli.evaluation import completions
 from gpt_cli.evaluation.completions import NearestExample, score_completions
 
 TINY = ("model.n_layer=1", "model.n_head=2", "model.n_embd=32", "model.context_length=24", "train.batch_size=8")
@@ -56,10 +56,7 @@ def test_beams_and_a_part_of_the_examples_are_as_asked(run, capsys):
 
 
 def test_without_sacrebleu_it_is_one_error_with_a_way_out_and_the_loss_can_be_had(run, capsys, monkeypatch):
-    def absent(name: str) -> object:
-        raise ImportError(name)
-
-    monkeypatch.setattr(completions.importlib, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(UserError, match="chrF and BLEU need the package sacrebleu") as caught:
         score_completions(["a"], ["a"])
     assert "pip install 'gpt-cli[metrics]'" in (caught.value.hint or "")

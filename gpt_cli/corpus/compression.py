@@ -1,7 +1,6 @@
 """Compressed text, expanded piece by piece; memory, expansion and input without output are bounded."""
 
 import bz2
-import importlib
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -9,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from gpt_cli.errors import UserError
+from gpt_cli.errors import UserError, require_package
 from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
 
 _SUFFIXES = (".bz2", ".gz", ".xz", ".zst")
@@ -120,8 +119,5 @@ def _new_decoder(path: Path) -> Callable[[], _Decoder]:
             return partial(zlib.decompressobj, 16 + zlib.MAX_WBITS)  # 16: with gzip's header and sum
         case ".xz":
             return partial(lzma.LZMADecompressor, memlimit=_MAX_MEMORY)
-    try:
-        zstandard: Any = importlib.import_module("zstandard")  # optional: needed for .zst files only
-    except ImportError as error:
-        raise UserError(f"reading {path} needs the package zstandard", hint="pip install zstandard") from error
+    zstandard = require_package("zstandard", f"reading {path} needs", "pip install zstandard")
     return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MAX_MEMORY).decompressobj)

@@ -1,13 +1,11 @@
 """Data sets of the Hugging Face hub, for sources that begin with `hf:`: the only ones that use the network."""
 
 import fnmatch
-import importlib
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
 from gpt_cli.corpus.readers import inner_suffix
-from gpt_cli.errors import Notify, RequestError, UserError, first_line
+from gpt_cli.errors import Notify, RequestError, UserError, first_line, require_package
 from gpt_cli.files.safe_io import format_size
 
 _DATA = (".parquet", ".jsonl", ".csv", ".txt")
@@ -27,10 +25,7 @@ def download_dataset(name: str, note: Notify) -> list[Path]:
         raise RequestError(
             f"'hf:{name}' names no data set", hint="write hf:OWNER/NAME, as in hf:roneneldan/TinyStories"
         )
-    try:
-        hub: Any = importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise UserError(f"hf:{name} needs the package huggingface_hub", hint="pip install huggingface_hub") from error
+    hub = require_package("huggingface_hub", f"hf:{name} needs", "pip install huggingface_hub")
     repository = {"repo_id": f"{owner}/{dataset}", "repo_type": "dataset", "revision": revision or None}
     try:
         info = hub.HfApi().repo_info(**repository, files_metadata=True)

@@ -4,7 +4,6 @@ A page is decompressed whole, and its header has its decompressed size: so all p
 first (`parquet_pages`), and the number of rows decoded at once follows from them.
 """
 
-import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import IO, Any
 
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
 from gpt_cli.corpus.records import LONGEST_RECORD, Stream, check_empty_records, find_column
-from gpt_cli.errors import Notify, UserError
+from gpt_cli.errors import Notify, UserError, require_package
 from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
@@ -40,13 +39,9 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
     MiB, a footer of more than 8 MiB, 5,000,000 rows without text, or pages that expand to more than 200 times their
     size in the file (128 MiB are always allowed; the same holds for the text itself).
     """
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")  # optional: needed for .parquet files only
-        arrow: Any = importlib.import_module("pyarrow")
-    except ImportError as error:
-        raise UserError(
-            f"reading {path} needs the package pyarrow", hint="pip install 'gpt-cli[data]', or: pip install pyarrow"
-        ) from error
+    how_to_install = "pip install 'gpt-cli[data]', or: pip install pyarrow"
+    arrow = require_package("pyarrow", f"reading {path} needs", how_to_install)
+    parquet = require_package("pyarrow.parquet", f"reading {path} needs", how_to_install)
     try:
         with translate_os_errors("read", path), path.open("rb") as stream, path.open("rb", buffering=0) as headers:
             _check_footer(path, headers)

@@ -3,7 +3,6 @@
 chrF (Popović, 2015) and BLEU (Papineni et al., 2002) are those of sacrebleu (Post, 2018), so they are comparable.
 """
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.errors import UserError
+from gpt_cli.errors import require_package
 
 _NGRAM = 3  # characters
 
@@ -27,13 +26,8 @@ class CompletionScores:
 
 def require_sacrebleu() -> Any:
     """The package sacrebleu. Raises UserError if it is not installed."""
-    try:
-        return importlib.import_module("sacrebleu")
-    except ImportError as error:
-        raise UserError(
-            "chrF and BLEU need the package sacrebleu",
-            hint="pip install 'gpt-cli[metrics]', or leave them out: --no-completions",
-        ) from error
+    hint = "pip install 'gpt-cli[metrics]', or leave them out: --no-completions"
+    return require_package("sacrebleu", "chrF and BLEU need", hint)
 
 
 def score_completions(written: Sequence[str], references: Sequence[str]) -> CompletionScores:

@@ -6,7 +6,6 @@ byte of a character. GGUF cannot express a vocabulary without an end of text (ll
 `<|endoftext|>` is added as the last id; its logit is the mean of all others, so it is never the most likely token.
 """
 
-import importlib
 import re
 import tempfile
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, require_package
 from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3
 from gpt_cli.export.names import name, named_tensors
@@ -119,10 +118,7 @@ class GGUFVocabulary:
 
 def gguf_package() -> Any:
     """The package gguf. Raises RequestError if it is not installed."""
-    try:
-        return importlib.import_module("gguf")
-    except ImportError as error:
-        raise RequestError("a GGUF file needs the package gguf", hint="pip install 'gpt-cli[gguf]'") from error
+    return require_package("gguf", "a GGUF file needs", "pip install 'gpt-cli[gguf]'", RequestError)
 
 
 def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
