@@ -130,17 +130,16 @@ class TokenStore:
 
         Raises RequestError for a split that is not in the store, DamagedError for files that do not match its manifest.
         """
-        part, dtype = self._part(split), token_dtype(self.tokenizer.vocab_size)
-        paths = [self.path / Path(shard.file).name for shard in part.shards]
-        for path, shard in zip(paths, part.shards, strict=True):
-            _require_size(path, shard.tokens * dtype.itemsize)
-        tokens: Tokens = np.empty(part.tokens, dtype=dtype)
+        files, dtype = self._files(split), token_dtype(self.tokenizer.vocab_size)
+        for path, size in files:
+            _require_size(path, size * dtype.itemsize)
+        tokens: Tokens = np.empty(sum(size for _, size in files), dtype=dtype)
         start = 0
-        for path, shard in zip(paths, part.shards, strict=True):
-            chunk = tokens[start : start + shard.tokens]
+        for path, size in files:
+            chunk = tokens[start : start + size]
             _load(path, chunk)
             self._check_ids(path, chunk)
-            start += shard.tokens
+            start += size
         return tokens
 
     def mapped(self, split: Split) -> MappedTokens:
@@ -148,32 +147,32 @@ class TokenStore:
 
         A store that is replaced meanwhile stays readable; truncating its files kills the process (SIGBUS).
         """
-        part, dtype = self._part(split), token_dtype(self.tokenizer.vocab_size)
-        pieces = [_map(self.path / Path(shard.file).name, dtype, shard.tokens) for shard in part.shards]
-        for shard, piece in zip(part.shards, pieces, strict=True):
-            self._check_ids(self.path / Path(shard.file).name, piece)
+        pieces: list[Tokens] = []
+        for path, size in self._files(split):
+            pieces.append(_map(path, token_dtype(self.tokenizer.vocab_size), size))
+            self._check_ids(path, pieces[-1])
         return MappedTokens(pieces)
 
     def read(self, split: Split, start: int, stop: int) -> Tokens:
         """(stop - start,) ids of a split from index `start` on, fewer at its end. Raises as `tokens` does."""
-        part = self._part(split)
-        pieces: list[Tokens] = [np.empty(0, dtype=token_dtype(self.tokenizer.vocab_size))]
-        for shard in part.shards:
-            first, last = max(0, start), min(stop, shard.tokens)
+        dtype = token_dtype(self.tokenizer.vocab_size)
+        pieces: list[Tokens] = [np.empty(0, dtype=dtype)]
+        for path, size in self._files(split):
+            first, last = max(0, start), min(stop, size)
             if first < last:
-                path = self.path / Path(shard.file).name
-                chunk: Tokens = np.empty(last - first, dtype=token_dtype(self.tokenizer.vocab_size))
-                _load(path, chunk, total=shard.tokens, skip=first)
+                chunk: Tokens = np.empty(last - first, dtype=dtype)
+                _load(path, chunk, total=size, skip=first)
                 self._check_ids(path, chunk, first)
                 pieces.append(chunk)
-            start, stop = start - shard.tokens, stop - shard.tokens
+            start, stop = start - size, stop - size
         return np.concatenate(pieces)
 
-    def _part(self, split: Split) -> _Part:
+    def _files(self, split: Split) -> list[tuple[Path, int]]:
+        """The files of a split, each with its number of ids. Raises RequestError if the store has no such split."""
         part = self._manifest.part(split)
         if part is None:
             raise RequestError(f"{self.path} has no {split} split", hint="data.test_fraction=0.05 makes one")
-        return part
+        return [(self.path / Path(shard.file).name, shard.tokens) for shard in part.shards]
 
     def _check_ids(self, path: Path, ids: Tokens, first: int = 0) -> None:
         vocab_size = self.tokenizer.vocab_size
