@@ -71,7 +71,7 @@ def test_a_streamed_text_has_the_tokens_of_one_in_memory(
     memory_corpus = prepare_corpus(data, config, cache=False, note=pytest.fail, with_test=True)
     assert not (cache_dir() / "stores").exists() or not any((cache_dir() / "stores").iterdir())
     request.getfixturevalue("streamed")
-    streamed_corpus = prepare_corpus(data, config, note=pytest.fail, with_test=True, processes=1)
+    streamed_corpus = prepare_corpus(data, config, note=pytest.fail, with_test=True)
     assert any((cache_dir() / "stores").iterdir())  # it went there directly
     tokenized = tokenize_corpus(tmp_path / "store", data, config, note=pytest.fail, processes=1)
     assert memory_corpus.test is not None

@@ -53,7 +53,7 @@ def open_lazy(
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
         store = open_matching_store(path, data, tokenizer)
         return LazyCorpus(store.tokenizer, store.stats, store.read)
-    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, None)
+    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)
     if (cached := open_cached(cache_dir() / "stores" / pipeline.cache_key, note)) is not None:
         return LazyCorpus(cached.tokenizer, cached.stats, cached.read)
     trained = pipeline.train_tokenizer()

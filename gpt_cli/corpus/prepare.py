@@ -60,14 +60,12 @@ def prepare_corpus(
     cache: bool = True,
     note: Notify,
     progress: StageProgress | None = None,
-    processes: int | None = None,
     with_test: bool = False,
 ) -> Corpus:
     """Read, split and tokenize a text, or open a token store.
 
     The tokens are cached; the key is a digest of the text, the tokenizer and the split. With `cache=False` an entry is
-    used but none is written. `note` is called with notices for the user. `processes`: number of encoding workers for a
-    long text; None: one a core. `with_test`: load the test split, too.
+    used but none is written. `note` is called with notices for the user. `with_test`: load the test split, too.
 
     Raises as reading and `train_tokenizer` do, RequestError for a token store that does not match the config or a test
     split that is not there, and UserError for a text too small to split.
@@ -87,7 +85,7 @@ def prepare_corpus(
     if not is_text:
         examples = prepare_examples(data, tokenizer, note)
         return _corpus_in_memory(examples, _tokens_of(examples), data, with_test, examples=examples.splits)
-    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
+    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)
     entry = cache_dir() / "stores" / pipeline.cache_key
     if (cached := open_cached(entry, note)) is not None:
         return _corpus_of_store(cached, data, with_test)
@@ -155,7 +153,7 @@ def learn_tokenizer(
         return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
     if isinstance(data.source, str) and is_store(path := find_path(data.source)):
         return open_matching_store(path, data, tokenizer).tokenizer
-    return TokenizePipeline.scan(data, tokenizer, note, progress, None).train_tokenizer()
+    return TokenizePipeline.scan(data, tokenizer, note, progress).train_tokenizer()
 
 
 def _corpus_in_memory(

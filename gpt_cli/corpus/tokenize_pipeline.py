@@ -87,7 +87,7 @@ class TokenizePipeline:
         config: TokenizerConfig,
         note: Notify,
         progress: StageProgress | None,
-        processes: int | None,
+        processes: int | None = None,
     ) -> "TokenizePipeline":
         """Read the text once. `processes`: number of encoding workers for a long text; None: one a core.
 
