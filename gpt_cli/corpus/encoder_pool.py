@@ -10,9 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,7 @@ def _with_counts(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint
     return EncodedBatch(ids, lengths, count_ids(ids, tokenizer.vocab_size))
 
 
-class EncoderPool:
+class EncoderPool(AbstractContextManager["EncoderPool"]):
     """Processes that encode batches in parallel; they are killed when the context exits."""
 
     def __init__(self, tokenizer: Tokenizer, processes: int, allow_special: bool) -> None:
@@ -74,9 +74,6 @@ class EncoderPool:
         self._workers = [_start_worker(tokenizer, allow_special) for _ in range(processes)]
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(processes)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:

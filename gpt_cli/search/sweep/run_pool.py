@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import gpt_cli
 
@@ -42,7 +42,7 @@ class _Trainer:
     buffer: bytearray = field(default_factory=bytearray)
 
 
-class RunPool:
+class RunPool(AbstractContextManager["RunPool"]):
     """At most `jobs` processes. They live until the pool is closed, or this process ends, however that ends."""
 
     def __init__(self, jobs: int, devices: Sequence[str] = (), worker: str = "gpt_cli.search.sweep.worker") -> None:
@@ -109,9 +109,6 @@ class RunPool:
             trainer.process.wait()
             self._forget(trainer)
         self._selector.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
