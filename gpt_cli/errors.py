@@ -1,7 +1,8 @@
 """Errors meant for the user, the exit codes, and the type of the callback for messages."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
 
@@ -18,6 +19,12 @@ OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
 def first_line(error: Exception) -> str:
     """The first line of what `error` says, or its type where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str | None:
+    """A hint with the one of the `known` words, after `prefix`, that is most like `word`; None if none is like it."""
+    close = get_close_matches(word, known, 1)
+    return f"did you mean {prefix}{close[0]}?" if close else None
 
 
 class ExitCode(IntEnum):

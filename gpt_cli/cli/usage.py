@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from itertools import pairwise, takewhile
 from pathlib import Path
 from shlex import quote
@@ -10,7 +9,7 @@ from typing import Any
 
 import typer
 
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.files.safe_io import how_to_permit
 
 _ELSEWHERE = {
@@ -117,11 +116,11 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
     elif context is not None and (unknown := re.match(r"No such command '([^']*)'", message)):
         name = unknown[1]
         ours = {"gpt": COMMANDS, "gpt runs": _OF_RUNS}.get(path, {}).get(name.lower())
-        close = get_close_matches(name.lower(), context.command.commands, 1, 0.6)
+        close = did_you_mean(name.lower(), context.command.commands, f"{path} ")
         if ours == "gpt --help" and (verb := next(iter(arguments[1:]), "")) in context.command.commands:
             ours = f"gpt {verb} --help"
-        if ours is not None or close:
-            message, hint = message.partition(". Did")[0], ours or f"did you mean {path} {close[0]}?"
+        if ours or close:
+            message, hint = message.partition(". Did")[0], ours or close
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
         hint = _of_words(path, list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))) or hint
     elif path == "gpt score" and "unexpected extra argument" in message:
@@ -133,8 +132,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
     elif path == "gpt export" and "'--dtype'" in message:
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
     elif choice := re.search(r"'([^']*)' is not one of (.*)", message):
-        close = get_close_matches(choice[1].lower(), re.findall(r"'([^']*)'", choice[2]), 1, 0.6)
-        hint = f"did you mean {close[0]}?" if close else hint
+        hint = did_you_mean(choice[1].lower(), re.findall(r"'([^']*)'", choice[2])) or hint
     elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:
         message, hint = f"cannot read {closed}: permission denied", how_to_permit(Path(closed))
     return RequestError(message[:1].lower() + message[1:], hint=hint)
@@ -216,8 +214,7 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
         return f"it stands before the command: {context.command_path.replace('gpt', 'gpt --debug', 1)}"
     if spelled == "version":
         return "gpt --version"
-    close = get_close_matches(spelled, [option for option in known if len(option) > 1], 1, 0.6)
-    return f"did you mean --{close[0]}?" if close else None
+    return did_you_mean(spelled, [option for option in known if len(option) > 1], "--")
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:

@@ -3,14 +3,13 @@
 Only `fetch_corpus` uses the network. The table is also in data/README.md.
 """
 
-import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_cli.corpus.archives import read_labelled, read_member, read_pairs
 from gpt_cli.corpus.download import DownloadProgress, download
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.files import (
     DamagedError,
     ExistsError,
@@ -161,11 +160,8 @@ def find_corpus(name: str) -> DatasetInfo:
     for corpus in CORPORA:
         if corpus.name == name:
             return corpus
-    matches = difflib.get_close_matches(name, [corpus.name for corpus in CORPORA], n=1)
-    raise RequestError(
-        f"there is no known corpus '{name}'",
-        hint=f"did you mean {matches[0]}?" if matches else "gpt data list names them",
-    )
+    hint = did_you_mean(name, [corpus.name for corpus in CORPORA]) or "gpt data list names them"
+    raise RequestError(f"there is no known corpus '{name}'", hint=hint)
 
 
 def corpora_dir() -> Path:

@@ -5,12 +5,11 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.search_settings import search_conflict
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, did_you_mean
 
 _GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits
 
@@ -134,8 +133,7 @@ class SamplingParams:
         values: dict[str, Any] = {**options}
         names = [field.name for field in fields(self)]
         if unknown := next((name for name in values if name not in names), None):
-            close = get_close_matches(unknown, names, 1)
-            hint = f"did you mean {close[0]}?" if close else f"the options are: {', '.join(names)}"
+            hint = did_you_mean(unknown, names) or f"the options are: {', '.join(names)}"
             raise RequestError(f"there is no option {unknown}", hint=hint)
         if options.get("choices") or options.get("regex") is not None:
             values = {"stop": (), "min_new_tokens": 0, "beams": None, **values}
