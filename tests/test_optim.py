@@ -127,7 +127,8 @@ def test_an_optimizer_restored_from_its_state_continues_bit_for_bit(name):
     copied = make_model(seed=1)
     copied.load_state_dict(original.state_dict())
     restored = MuonAdamW(copied, config)
-    restored.load_state_tensors({key: value.clone() for key, value in optimizer.state_tensors().items()})
+    for key, value in optimizer.state_tensors().items():
+        restored.state_tensors()[key].copy_(value)
     for step in range(3, 6):
         for model, opt in ((original, optimizer), (copied, restored)):
             fill_gradients(model, step)

@@ -63,3 +63,11 @@ class AdamW:
                 )
         if found_inf is not None:
             self.n_step -= found_inf
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The state itself, as named tensors: `n_step`, `exp_avg/NAME` and `exp_avg_sq/NAME`."""
+        return {
+            "n_step": self.n_step,
+            **{f"exp_avg/{name}": tensor for name, tensor in self.exp_avg.items()},
+            **{f"exp_avg_sq/{name}": tensor for name, tensor in self.exp_avg_sq.items()},
+        }

@@ -29,25 +29,19 @@ class EMA:
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
         """Swap the average into the model; `state_tensors` holds the raw weights meanwhile."""
-        self._swap()
+        self.swap()
         try:
             yield
         finally:
-            self._swap()
+            self.swap()
 
     def state_tensors(self) -> dict[str, Tensor]:
         """As `raw/NAME`: the raw weights while the average is swapped in, else the average."""
         return {f"raw/{name}": tensor for name, tensor in self.average.items()}
 
     @torch.no_grad()
-    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore from a checkpoint whose model tensors (the average) are loaded already."""
-        for name, average in self.average.items():
-            average.copy_(tensors[f"raw/{name}"])
-        self._swap()
-
-    @torch.no_grad()
-    def _swap(self) -> None:
+    def swap(self) -> None:
+        """Exchange the average and the weights of the model."""
         for name, parameter in self.parameters.items():
             if self.in_place:
                 average = self.average[name].clone()

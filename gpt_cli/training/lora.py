@@ -6,8 +6,6 @@ weights. The gradients of A and B follow from that of W by the chain rule.
 Shapes: O outputs, I inputs, R rank.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -95,17 +93,9 @@ class LoRA:
             parameter.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The state as named tensors: `n_step`, and for each target `base/`, `lora/`, `exp_avg/` and `exp_avg_sq/`."""
+        """The state itself, as named tensors: that of AdamW, and `base/NAME` and `lora/NAME`."""
         return {
-            "n_step": self.adamw.n_step,
+            **self.adamw.state_tensors(),
             **{f"base/{name}": tensor for name, tensor in self.base.items()},
             **{f"lora/{name}": tensor for name, tensor in self.adamw.parameters.items()},
-            **{f"exp_avg/{name}": tensor for name, tensor in self.adamw.exp_avg.items()},
-            **{f"exp_avg_sq/{name}": tensor for name, tensor in self.adamw.exp_avg_sq.items()},
         }
-
-    @torch.no_grad()
-    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `state_tensors` returned; the names must be the same."""
-        for key, value in self.state_tensors().items():
-            value.copy_(tensors[key])

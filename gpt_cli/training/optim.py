@@ -73,19 +73,8 @@ class MuonAdamW:
                 parameter.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The state as named tensors: `n_step`, `exp_avg/NAME`, `exp_avg_sq/NAME`, `momentum/NAME`."""
-        return {
-            "n_step": self.adamw.n_step,
-            **{f"exp_avg/{name}": tensor for name, tensor in self.adamw.exp_avg.items()},
-            **{f"exp_avg_sq/{name}": tensor for name, tensor in self.adamw.exp_avg_sq.items()},
-            **{f"momentum/{name}": tensor for name, tensor in self.muon.buffers.items()},
-        }
-
-    @torch.no_grad()
-    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `state_tensors` returned; the names must be the same."""
-        for key, value in self.state_tensors().items():
-            value.copy_(tensors[key])
+        """The state itself, as named tensors: that of AdamW, and `momentum/NAME` of Muon."""
+        return self.adamw.state_tensors() | {f"momentum/{name}": tensor for name, tensor in self.muon.buffers.items()}
 
 
 def updated_by_muon(shapes: Mapping[str, Sequence[int]], config: OptimConfig) -> set[str]:

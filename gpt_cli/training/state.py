@@ -162,9 +162,10 @@ class TrainingState:
                 local.copy_(shard.local_part(name, local, weights[name]))
         tensors, local_tensors = checkpoint.optimizer_tensors(), self._optimizer_tensors()
         check_tensors(tensors, {key: (shard.shape_of(key, local), local.dtype) for key, local in local_tensors.items()})
-        parts = {key: shard.local_part(key, local, tensors[key]) for key, local in local_tensors.items()}
-        self.optimizer.load_state_tensors(parts)
-        self.ema.load_state_tensors(parts)
+        with torch.no_grad():
+            for key, local in local_tensors.items():
+                local.copy_(shard.local_part(key, local, tensors[key]))
+        self.ema.swap()  # a checkpoint's weights are the average
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
         self.grad_scaler.good_updates.fill_(int(checkpoint.get_float("loss_scale_good_updates", 2**53)))
 
