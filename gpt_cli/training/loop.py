@@ -34,7 +34,7 @@ def train(config: Config, console: Console) -> Summary:
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, console.note, world)
     val_data = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)
-    prompt = sample_prompt(corpus, config)  # raises for an invalid prompt before training
+    prompt, prompt_text = sample_prompt(corpus, config)  # raises for an invalid prompt before training
     initial = initial_checkpoint(config, corpus.tokenizer, console.note)
     with (
         open_run(config, corpus, world) as run,
@@ -69,8 +69,8 @@ def train(config: Config, console: Console) -> Summary:
                         done = done or is_final
                     should_sample = config.sample.every is not None and (is_final or due(step, config.sample.every))
                     if should_sample and (model := state.model_to_sample(world)) is not None:
-                        text = sample_text(model, corpus.tokenizer, prompt.tokens, config, native=state.is_native)
-                        logger.sample(step, prompt.text, text)
+                        text = sample_text(model, corpus.tokenizer, prompt, config, native=state.is_native)
+                        logger.sample(step, prompt_text, text)
                     if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
                         logger.flush()
                         fields = logger.checkpoint_fields(val_loss, corpus.fingerprint)

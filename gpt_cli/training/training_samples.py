@@ -1,7 +1,6 @@
 """Samples during training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.lazy_corpus import LazyCorpus
@@ -15,34 +14,27 @@ from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsuppor
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
-@dataclass(frozen=True)
-class SamplePrompt:
-    """The prompt of samples, as tokens and as displayed text."""
-
-    tokens: list[int]
-    text: str
-
-
-def sample_prompt(corpus: Corpus | LazyCorpus, config: Config) -> SamplePrompt:
-    """`sample.prompt`, or if it is empty and the data are examples, the prompt of the first validation example.
+def sample_prompt(corpus: Corpus | LazyCorpus, config: Config) -> tuple[list[int], str]:
+    """`sample.prompt`, or if it is empty and the data are examples, the prompt of the first validation example: as ids,
+    and as displayed text.
 
     Raises RequestError for characters that the vocabulary lacks, and for settings of `config.sample` that need others.
     """
     tokenizer, sample = corpus.tokenizer, config.sample
     ProcessorFactory(tokenizer, SamplingParams.from_config(sample, config.seed))
     if corpus.labelled:
-        return SamplePrompt([], "")  # a classifier writes nothing
+        return [], ""  # a classifier writes nothing
     if corpus.examples and not sample.prompt:
         tokens, _ = corpus.examples["val"].last_turn(0)
         text = tokenizer.decode(tokens).replace(config.data.completion_end, "\n")
-        return SamplePrompt(tokens, text.replace(config.data.prompt_end, "\n"))
+        return tokens, text.replace(config.data.prompt_end, "\n")
     for key, text in (("prefix", sample.prefix), ("prompt", sample.prompt), ("suffix", sample.suffix)):
         try:
             tokenizer.encode(text)
         except UnknownCharacters as error:
             message = error.message.replace("the text", f"sample.{key}", 1)
             raise RequestError(message, hint=f"choose another, or none: sample.{key}=''") from error
-    return SamplePrompt(encode_prompt(tokenizer, sample.prefix + sample.prompt + sample.suffix), sample.prompt)
+    return encode_prompt(tokenizer, sample.prefix + sample.prompt + sample.suffix), sample.prompt
 
 
 def sample_text(
