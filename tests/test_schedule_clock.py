@@ -17,10 +17,10 @@ def go(clock: ScheduleClock, times: list[float], start: int = 0, seconds: float 
     """The positions of the updates that a run makes whose steps take these times, and when it ends."""
     positions = []
     for step, duration in enumerate(times, start=start):
-        position = clock.advance_to(step, seconds)
+        clock.advance_to(step, seconds)
         if clock.is_over:
             break
-        positions.append(position)
+        positions.append(clock.position)
         seconds += duration
     return positions, seconds
 

@@ -34,17 +34,13 @@ class ScheduleClock:
         self._step = start
         self._times: deque[tuple[int, float]] = deque(maxlen=max(2, int(_WINDOW * config.steps)))
 
-    def advance_to(self, step: int, seconds: float) -> float:
-        """Advance to update `step` (from 0), after `seconds` of training, resumes included; returns the position.
-
-        Call it once for each step.
-        """
+    def advance_to(self, step: int, seconds: float) -> None:
+        """Advance to update `step` (from 0), after `seconds` of training, resumes included: once for each step."""
         if step > self._step:
             self.position = min(float(self.steps), self.position + self._stride(step, seconds))
             self._step = step
         if step >= self.start + _WARMUP:
             self._times.append((step, seconds))
-        return self.position
 
     @property
     def is_over(self) -> bool:
