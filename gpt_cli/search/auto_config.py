@@ -6,7 +6,6 @@ decide the model; the tokens and the model decide the steps; the steps decide dr
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -26,14 +25,6 @@ _MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
-
-
-@dataclass(frozen=True)
-class _ModelSize:
-    n_layer: int
-    n_head: int
-    n_embd: int
-    batch_size: int
 
 
 def fit_config(
@@ -130,32 +121,26 @@ def _train_command(fixed: ConfigValues, overrides: str, source: str) -> str:
 
 
 def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> dict[str, Any]:
-    size = _choose_size(text.tokens, has_gpu, fixed)
-    return {
-        "model.n_layer": size.n_layer,
-        "model.n_head": size.n_head,
-        "model.n_embd": size.n_embd,
-        "train.batch_size": size.batch_size,
-        "model.context_length": _choose_context_length(text.validation_tokens, 256 if has_gpu else 128),
-    }
-
-
-def _choose_size(tokens: float, has_gpu: bool, fixed: ConfigValues) -> _ModelSize:
-    if tokens < 50_000:
-        size = _ModelSize(n_layer=2, n_head=2, n_embd=64, batch_size=16)
+    if text.tokens < 50_000:
+        n_layer, n_head, n_embd, batch_size = 2, 2, 64, 16
     elif not has_gpu:
-        size = _ModelSize(n_layer=4, n_head=4, n_embd=128, batch_size=16)
-    elif tokens < 5_000_000:
-        size = _ModelSize(n_layer=6, n_head=6, n_embd=384, batch_size=64)
+        n_layer, n_head, n_embd, batch_size = 4, 4, 128, 16
+    elif text.tokens < 5_000_000:
+        n_layer, n_head, n_embd, batch_size = 6, 6, 384, 64
     else:
-        size = _ModelSize(n_layer=12, n_head=12, n_embd=768, batch_size=64)
-    n_head: int = fixed.get("model.n_head", size.n_head)
-    n_embd: int = fixed.get("model.n_embd", size.n_embd)
+        n_layer, n_head, n_embd, batch_size = 12, 12, 768, 64
+    n_head, n_embd = fixed.get("model.n_head", n_head), fixed.get("model.n_embd", n_embd)
     if "model.n_embd" not in fixed:  # head_dim is even, for rotary positions
         n_embd = -(-n_embd // (2 * n_head)) * 2 * n_head
     elif "model.n_head" not in fixed:
         n_head = next((n for n in range(n_head, 0, -1) if n_embd % (2 * n) == 0), 1)
-    return _ModelSize(size.n_layer, n_head, n_embd, size.batch_size)
+    return {
+        "model.n_layer": n_layer,
+        "model.n_head": n_head,
+        "model.n_embd": n_embd,
+        "train.batch_size": batch_size,
+        "model.context_length": _choose_context_length(text.validation_tokens, 256 if has_gpu else 128),
+    }
 
 
 def _choose_context_length(validation_tokens: float, limit: int) -> int:
