@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def test_the_text_shows_every_figure(run: Path) -> None:
 def test_the_verb_answers_for_configs_and_runs(gpt_here: Callable[..., Any], config_file: Path, run: Path) -> None:
     as_json = gpt_here("info", config_file, "--json")
     assert (as_json.rc, as_json.stderr) == (0, "")
-    assert json.loads(as_json.stdout) == json.loads(json.dumps(info_of_config(config_file, [], ignore).to_json()))
+    assert json.loads(as_json.stdout) == json.loads(json.dumps(asdict(info_of_config(config_file, [], ignore))))
     as_text = gpt_here("info", run)
     assert (as_text.rc, as_text.stdout) == (0, render_info(info_of_run(run, ignore)) + "\n")
 

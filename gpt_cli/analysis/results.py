@@ -1,7 +1,6 @@
 """Results of an inspection."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from gpt_cli.analysis.baselines import Baseline
 from gpt_cli.analysis.characters import CharacterCount
@@ -80,6 +79,3 @@ class TextReport:
 
     def baseline(self, name: str) -> Baseline:
         return next(baseline for baseline in self.baselines if baseline.name == name)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

@@ -8,8 +8,7 @@ text, evaluations, samples, checkpoints and, but for the first step, the time th
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -65,9 +64,6 @@ class Bench:
     peak_memory_bytes: int | None
     """Peak bytes of tensors on a GPU; on a CPU of the whole process, with Python and torch. None: unknown."""
     seconds_by_part: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) -> Bench:

@@ -4,7 +4,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,6 @@ class RunLine:
     """The config keys whose value is not the most common one, with their values."""
     closed: bool = False
     """True if permission to read it was denied; an unreadable folder need not be a run."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def list_runs(folder: Path) -> list[RunLine]:

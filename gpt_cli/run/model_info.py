@@ -1,7 +1,7 @@
 """Parameters, FLOPs per token and memory of a config or a run."""
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,6 @@ class Info:
     val_loss: float | None = None
     weights_sha256: str | None = None
     checkpoint: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def info_of_config(path: Path, overrides: list[str], note: Notify) -> Info:

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import replace_keys
@@ -38,9 +38,6 @@ class RangeTest:
     config_lr: float
     unit: Literal["token", "text"] = "token"
     """A text where classes are learned, else a token."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100, factor: float = 30.0) -> RangeTest:

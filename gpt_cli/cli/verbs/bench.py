@@ -1,5 +1,6 @@
 """`gpt bench`: how fast this machine trains a model."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -32,6 +33,6 @@ def bench(
     config = config_or_defaults(arguments or (), hint="gpt bench configs/quickstart.yaml")
     figures = measure(config, note, seconds)
     if json:
-        print_json(figures.to_json())
+        print_json(asdict(figures))
     else:
         print(render_bench(figures))

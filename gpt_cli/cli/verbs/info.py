@@ -62,7 +62,7 @@ def info(
     else:
         figures = info_of_run(find_run(path), note)
     if json:
-        print_json(figures.to_json() | ({} if share is None else {"per_device": asdict(share)}))
+        print_json(asdict(figures) | ({} if share is None else {"per_device": asdict(share)}))
     else:
         print(render_info(figures) if share is None else f"{render_info(figures)}\n\n{render_share(share)}")
 

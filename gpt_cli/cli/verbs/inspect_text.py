@@ -1,5 +1,6 @@
 """`gpt data inspect`: a text, looked over before a model learns from it."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -59,6 +60,6 @@ def inspect(
     if test_fraction:
         note("what is kept for the test was not looked at")
     if json:
-        print_json({"corpus": corpus, **inspection.to_json(), "advice": advise(inspection)})
+        print_json({"corpus": corpus, **asdict(inspection), "advice": advise(inspection)})
     else:
         print(render_inspection(inspection))

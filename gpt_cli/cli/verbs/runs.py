@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -42,7 +43,7 @@ def runs(
     require_directory(place, "--dir", missing=folder is None)
     lines = list_runs(place)
     if json:
-        print_json({"runs": [line.to_json() for line in lines]})
+        print_json({"runs": [asdict(line) for line in lines]})
     elif lines:
         print(render_runs(lines, width=terminal_width()))
     else:

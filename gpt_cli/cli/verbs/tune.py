@@ -1,5 +1,6 @@
 """`gpt tune`: a learning rate for a config, found by a short run."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def tune(
     draw_range_test(test, output)
     note(f"wrote {output}")
     if json:
-        print_json(test.to_json())
+        print_json(asdict(test))
         return
     print(f"optim.lr={test.proposed_lr:g}")
     if test.proposed_adamw_lr is not None:
