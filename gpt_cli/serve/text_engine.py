@@ -94,7 +94,9 @@ class NativeTextEngine:
         if request.processor_factory is not None:
             import torch  # noqa: PLC0415 - only logits processors need it
 
-            sampler = _make_sampler(request, self._tokenizer.vocab_size, torch.device("cpu"))
+            from gpt_cli.serve.token_sampling import TokenSampler  # noqa: PLC0415
+
+            sampler = TokenSampler(request, self._tokenizer.vocab_size, torch.device("cpu"))
         seat = Seat(
             self._batch,
             request.prompt,
@@ -126,9 +128,3 @@ class NativeTextEngine:
             token = slot.sampler.sample(torch.from_numpy(logits.copy())[None])
             slot.seat.accept(token)
         return token, logits
-
-
-def _make_sampler(request: SequenceRequest, vocab_size: int, device: "object") -> "TokenSampler":
-    from gpt_cli.serve.token_sampling import TokenSampler  # noqa: PLC0415 - it imports torch
-
-    return TokenSampler(request, vocab_size, device)  # type: ignore[arg-type]
