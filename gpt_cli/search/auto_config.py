@@ -139,13 +139,12 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "train.batch_size": batch_size,
-        "model.context_length": _choose_context_length(text.validation_tokens, 256 if has_gpu else 128),
+        "model.context_length": fitting_context(text.validation_tokens, 256 if has_gpu else 128),
     }
 
 
-def _choose_context_length(validation_tokens: float, limit: int) -> int:
-    """The largest power of two up to `limit` that fits several times into the validation split."""
-    context_length = limit
+def fitting_context(validation_tokens: float, context_length: int) -> int:
+    """`context_length`, halved until it fits several times into the validation split."""
     while context_length > 2 and context_length * 4 > validation_tokens:
         context_length //= 2
     return context_length

@@ -27,6 +27,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import is_hidden_matrix, parameter_table
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.search.auto_config import fitting_context
 from gpt_cli.search.regularization import regularization
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.plural import plural
@@ -270,9 +271,7 @@ def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -
         if not written & set(SHAPE):
             values |= dict(zip(SHAPE, shape, strict=True))
         if "model.context_length" not in written:
-            while context_length > 2 and 4 * context_length > val_tokens:
-                context_length //= 2
-            values["model.context_length"] = context_length
+            values["model.context_length"] = fitting_context(val_tokens, context_length)
         if "train.batch_size" not in written:
             values["train.batch_size"] = batch_size
         if values not in candidates:
