@@ -123,10 +123,10 @@ def overrides_of(point: Point) -> list[str]:
     return [f"{key}={value}" for key, value in point.items()]
 
 
-def short_name(point: Point, limit: int = 60) -> str:
+def short_name(point: Point) -> str:
     """`point` as a part of a directory's name: keys without their section, and nothing that a shell would read."""
     text = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.items())
-    return re.sub(r"[^\w.,=+-]+", "-", text)[:limit].rstrip(".,-=")
+    return re.sub(r"[^\w.,=+-]+", "-", text)[:60].rstrip(".,-=")
 
 
 def split_values(text: str) -> list[str]:
