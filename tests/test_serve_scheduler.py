@@ -14,6 +14,7 @@ from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ServedModel, open_model
 from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
+from gpt_cli.serve.server_metrics import ServerMetrics
 from gpt_cli.serve.text_engine import SequenceRequest
 from tests.serving import make_run
 
@@ -55,7 +56,7 @@ def make_sequence(model: ServedModel, case: dict[str, Any], index: int, queue: C
 
 async def alone(model: ServedModel, case: dict[str, Any]) -> list[Any]:
     """Text, tokens, log-probabilities and finish reason from a scheduler of its own."""
-    scheduler = Scheduler(Limits())
+    scheduler = Scheduler(Limits(), ServerMetrics())
     try:
         queue = ChunkQueue()
         scheduler.submit([make_sequence(model, case, 0, queue)])
@@ -84,7 +85,7 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
     model: ServedModel, cases: list[dict[str, Any]], seats: int, prompt_step: int
 ) -> None:
     async def scenario() -> None:
-        scheduler = Scheduler(Limits(seats=seats, prompt_step=prompt_step))
+        scheduler = Scheduler(Limits(seats=seats, prompt_step=prompt_step), ServerMetrics())
 
         async def generate(case: dict[str, Any]) -> list[Any] | None:
             for _ in range(case["pause"]):
@@ -116,7 +117,7 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
     model: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario() -> None:
-        scheduler, queue = Scheduler(Limits()), ChunkQueue()
+        scheduler, queue = Scheduler(Limits(), ServerMetrics()), ChunkQueue()
         case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "tokens": 5, "n_top": None}
         try:
             with monkeypatch.context() as patch:
@@ -137,7 +138,7 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
 
 def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> None:
     async def scenario() -> None:
-        scheduler, queue = Scheduler(Limits(max_tokens=10**9)), ChunkQueue()
+        scheduler, queue = Scheduler(Limits(max_tokens=10**9), ServerMetrics()), ChunkQueue()
         case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "tokens": 10**9, "n_top": None}
         scheduler.submit([make_sequence(model, case, 0, queue)])
         await queue.get()

@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, join_chunks
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.text_engine import TextEngine
+
+if TYPE_CHECKING:
+    from gpt_cli.serve.server_metrics import ServerMetrics
 
 _Result = TypeVar("_Result")
 _ROUND_SECONDS = 0.025  # target time of a round of steps: bounds the wait to join, and between two chunks
@@ -70,24 +73,11 @@ class _StepsPerRound:
         self._steps, self._token_seconds = steps, max(seconds, 1e-9) / max(1, tokens)
 
 
-class MetricsCallbacks:
-    """Called by the scheduler. These do nothing; `ServerMetrics` counts."""
-
-    def tokens_generated(self, count: int) -> None:
-        """Called after each round."""
-
-    def first_token(self, seconds: float) -> None:
-        """Called with the time from a sequence's submission to its first token."""
-
-    def sequence_finished(self, reason: str) -> None:
-        """Called with stop, length, time, error or cancelled."""
-
-
 class Scheduler:
     """Generates the queued sequences in batches, first come first served, in a thread of its own that `close` ends."""
 
-    def __init__(self, limits: Limits, metrics: MetricsCallbacks | None = None) -> None:
-        self._limits, self._metrics = limits, metrics or MetricsCallbacks()
+    def __init__(self, limits: Limits, metrics: "ServerMetrics") -> None:
+        self._limits, self._metrics = limits, metrics
         self._changed = threading.Condition()
         self._queue = deque[ActiveSequence]()
         self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()

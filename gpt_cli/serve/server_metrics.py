@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from gpt_cli.serve.scheduler import MetricsCallbacks, Scheduler
+from gpt_cli.serve.scheduler import Scheduler
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class ServerMetrics(MetricsCallbacks):
+class ServerMetrics:
     """Counters of one server. They hold nothing of the process, the machine or the texts."""
 
     def __init__(self) -> None:
@@ -37,9 +37,11 @@ class ServerMetrics(MetricsCallbacks):
         self._tokens.inc(count)
 
     def first_token(self, seconds: float) -> None:
+        """Count the time from a sequence's submission to its first token."""
         self._first_token_seconds.observe(seconds)
 
     def sequence_finished(self, reason: str) -> None:
+        """Count a sequence that ended for `reason`: stop, length, time, error or cancelled."""
         self._texts.labels(reason).inc()
 
     def render(self) -> bytes:
