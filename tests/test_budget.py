@@ -55,14 +55,24 @@ def test_anything_else_is_no_time(text):
     assert parse_duration(text) is None
 
 
+def predictions(measured, seconds, *sizes, **how):
+    return [(one, predict(one, seconds, *sizes, **how)) for one in measured]
+
+
+def pick(measured, seconds, *sizes, **how):
+    return choose(predictions(measured, seconds, *sizes, **how), seconds)
+
+
 @given(st.permutations([SMALL, MIDDLE, LARGE]), st.floats(10, 10_000))
 def test_the_choice_does_not_depend_on_the_order_of_the_measurements(measured, seconds):
-    assert choose(measured, seconds, TEXT, VAL) == choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
+    assert pick(measured, seconds, TEXT, VAL) == choose(
+        predictions([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL), seconds
+    )
 
 
 @given(st.floats(10, 10_000))
 def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
-    choice = choose([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
+    choice = pick([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
     losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := predict(c, seconds, TEXT, VAL))]
     assert choice.loss == min(losses)
     evaluations = choice.evaluations * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
@@ -80,20 +90,30 @@ def test_evaluations_take_a_twentieth_of_the_time_or_there_is_only_the_last(seco
 
 
 def test_a_run_that_may_stop_early_is_evaluated_on_its_way():
-    choice = choose([MIDDLE], 60, TEXT, 500_000, is_evaluated=True)
-    assert choose([MIDDLE], 60, TEXT, 500_000).evaluations == 1
+    choice = pick([MIDDLE], 60, TEXT, 500_000, is_evaluated=True)
+    assert pick([MIDDLE], 60, TEXT, 500_000).evaluations == 1
     assert choice.evaluations == 3
     config = with_values(Config(), {"train.patience": 2, **settings(choice, 60, TEXT)})
     assert config.eval.every is not None
 
 
+@given(st.integers(1, 2_000), st.floats(20, 1_000))
+def test_evaluations_that_are_asked_for_are_paid_from_the_time(eval_every, seconds):
+    choice = predict(MIDDLE, seconds, TEXT, VAL, eval_every=eval_every)
+    if choice is None:
+        return
+    step = MIDDLE.seconds_per_step
+    evaluation = VAL / MIDDLE.tokens_per_step * step / 3
+    assert choice.steps * step + (2 + choice.steps // eval_every) * evaluation <= seconds
+
+
 def test_more_time_buys_a_larger_model_and_a_slower_machine_a_smaller_one():
     measured = [SMALL, MIDDLE, LARGE]
-    sizes = [choose(measured, seconds, TEXT, VAL).candidate.parameters for seconds in (15, 60, 600, 6000)]
+    sizes = [pick(measured, seconds, TEXT, VAL).candidate.parameters for seconds in (15, 60, 600, 6000)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
     slow = [replace(c, seconds_per_step=10 * c.seconds_per_step) for c in measured]
-    assert choose(slow, 600, TEXT, VAL).candidate.parameters <= choose(measured, 600, TEXT, VAL).candidate.parameters
+    assert pick(slow, 600, TEXT, VAL).candidate.parameters <= pick(measured, 600, TEXT, VAL).candidate.parameters
 
 
 def test_the_law_reproduces_the_runs_it_comes_from():
@@ -118,7 +138,7 @@ def test_more_steps_are_never_expected_to_be_worse(parameters, steps, unique):
 def test_of_an_equal_minute_the_context_is_the_one_that_ended_lowest_on_texts_of_this_size(unique, chosen):
     """The losses that were measured are in docs/recipes.md, What a budget chooses."""
     measured = [BudgetCandidate((4, 4, 128), context, 16, 807_552, 0.062 * context / 128) for context in (128, 256)]
-    assert choose(measured, 60, unique, unique // 9).candidate.context_length == chosen
+    assert pick(measured, 60, unique, unique // 9).candidate.context_length == chosen
 
 
 @given(st.floats(0, 100), st.floats(0, 100))
@@ -146,16 +166,19 @@ def test_a_recipe_another_optimizer_and_a_decay_that_is_asked_for_keep_theirs(bo
 
 def test_too_little_time_is_told():
     with pytest.raises(RequestError, match=r"train\.budget leaves 0 s"):
-        choose([SMALL], 0.1, TEXT, VAL)
+        pick([SMALL], 0.1, TEXT, VAL)
 
 
 def test_every_chosen_key_is_set_and_makes_a_valid_config():
-    choice = choose([SMALL, MIDDLE, LARGE], 300, TEXT, VAL)
+    choice = pick([SMALL, MIDDLE, LARGE], 300, TEXT, VAL)
     values = settings(choice, 300, TEXT)
     assert set(values) == set(CHOSEN)
     config = with_values(Config(), values)
     assert {key: get_key(config, key) for key in CHOSEN} == values
-    assert sum(line.startswith("->") for line in reasons(choice, [SMALL, MIDDLE, LARGE], 300, (TEXT, VAL))) == 1
+    assert (
+        sum(line.startswith("->") for line in reasons(choice, predictions([SMALL, MIDDLE, LARGE], 300, TEXT, VAL), 300))
+        == 1
+    )
 
 
 @pytest.fixture
@@ -257,6 +280,7 @@ def test_a_budget_keeps_the_model_of_the_run_whose_weights_are_taken(book, monke
     [
         (["train.budget=soon"], "train.budget must be a time such as 90s, 10m or 1h30m"),
         (["train.budget=1m", "train.steps=5"], "train.steps and train.budget contradict each other"),
+        (["train.budget=1m", "train.max_minutes=0.5"], "train.max_minutes and train.budget contradict each other"),
         (["train.budget=1s"], "train.budget leaves"),
     ],
 )

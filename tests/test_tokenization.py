@@ -226,6 +226,17 @@ def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
     assert [note.partition(" 9.0 kB")[0] for note in notes].count("the vocabulary is learned from about") == 3
 
 
+@pytest.mark.parametrize("train_bytes", [1, 2, 50, 5_000, 100_000])
+def test_the_sample_of_a_text_in_one_segment_is_as_long_as_it_may_be(tmp_path: Path, train_bytes: int) -> None:
+    (tmp_path / "x").write_text("the cat sat on the matté. " * 5_000)
+    config = TokenizerConfig(kind="bpe", vocab_size=300, train_bytes=train_bytes)
+    pipeline = tokenize_pipeline.TokenizePipeline.scan(
+        DataConfig(source=str(tmp_path / "x")), config, lambda _: None, None, 1
+    )
+    sample = "".join(pipeline._training_text("train"))
+    assert train_bytes - 1 <= len(sample.encode()) <= train_bytes
+
+
 def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_path: Path, streamed: None) -> None:
     (tmp_path / "x").write_text("".join(f"{n:05} is a number\n" for n in range(3000)))
     config = TokenizerConfig(kind="bpe", vocab_size=300, train_bytes=10_000)

@@ -45,6 +45,7 @@ TOGETHER = (
     "a fourteenth user",
     "a fifteenth user",
     "a sixteenth user",
+    "a seventeenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
@@ -89,6 +90,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"inner.jsonl": '{"text": "the king", "of": {"text": "a shoe", "text": "a town"}}\n' * 40}
         texts |= {"ragged.csv": "text,label\nthe king,a\nhello, world,b\n" + "the queen,b\n" * 99}
         texts |= {"two.txt": BOOK, "sixteenth.txt": "a" * 900, "sixteenth.jsonl": '{"prompt": "the", "seed": 9}\n'}
+        texts |= {"seventeenth.html": BOOK, "seventeenth.jsonl": "\n".join(pairs)}
         texts |= {"mixed/book.txt": BOOK, "mixed/picture.raw": "\0\1"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         for name, text in texts.items():

@@ -107,8 +107,8 @@ class TrainConfig(ConfigSection):
 
     budget: Name | None = None
     """A time such as 90s, 10m or 1h30m in which the run is to end, from the command to the last checkpoint: size,
-    context, dropout, decay, batch, steps and schedule are chosen for it where they are not written down.
-    null: off."""
+    context, dropout, decay, batch and schedule are chosen for it where they are not written down, and steps and
+    train.max_minutes whatever a config file says of them. null: off."""
     steps: Steps = 1000
     """Optimizer updates."""
     batch_size: Count = 16

@@ -6,6 +6,7 @@ what it needs), and to encode it. A short text stays in memory after the first t
 
 import hashlib
 import json
+import math
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -236,7 +237,8 @@ class TokenizePipeline:
     def _training_text(self, split: Split | None) -> Iterator[str]:
         """The text that a tokenizer is trained on: all of it, or up to `tokenizer.train_bytes` of a split.
 
-        The sample of a split is deterministic: whole segments, at least one, spread evenly over it.
+        The sample of a split is deterministic and spread evenly over it: whole segments, or the beginnings of such as
+        are longer than the sample.
         """
         share = 1.0 if split is None else self._sampled_share
         bytes_read = bytes_used = 0
@@ -246,11 +248,16 @@ class TokenizePipeline:
         for batch in batches(chunks, pattern, end_lines=split is None, special=special):
             self.progress("learning", batch.done, self.stats.total_bytes)
             for segment in batch.segments if split in (None, batch.split) else ():
-                size = len(segment.data)
-                bytes_read += size
-                if share >= 1 or bytes_used == 0 or bytes_used + size <= bytes_read * share:
-                    bytes_used += size
-                    yield segment.text
+                data = segment.data
+                bytes_read += len(data)
+                if share < 1:
+                    allowed = max(0, math.ceil(bytes_read * share) - bytes_used)
+                    if len(data) > self.config.train_bytes:
+                        data = data[:allowed]
+                    elif bytes_used and allowed < len(data):
+                        continue
+                bytes_used += len(data)
+                yield data.decode(errors="ignore")  # of a character that is cut
 
 
 def _ends_lines(config: TokenizerConfig, pretrained: Tokenizer | None) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from gpt_cli.corpus.examples.tokens import Examples
+from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.corpus.store import to_token_dtype
+from gpt_cli.corpus.store import Tokens, to_token_dtype
 from gpt_cli.errors import Notify
 from gpt_cli.evaluation.given_examples import UnknownDropper
 from gpt_cli.literals import Device
@@ -20,6 +21,7 @@ from gpt_cli.run.load_model import LoadedRun, load_model
 from gpt_cli.run.run_corpus import load_run_corpus
 from gpt_cli.runtime.device import choose_device, setup_runtime
 from gpt_cli.terminal.progress import stage_progress, working
+from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import EvalDataset, EvalMetrics, EvaluationText, evaluate
 from gpt_cli.training.example_batches import EvaluationExamples, open_evaluation
 from gpt_cli.training.example_rows import ExampleRows
@@ -27,6 +29,8 @@ from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.labelled_rows import LabelledRows
 from gpt_cli.training.select_engine import build_native_engine
 from gpt_cli.training.torch_engine import TorchEngine
+
+_CHUNK = 1 << 20  # tokens that are looked at at once
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ def evaluate_run(
     machine = setup_runtime(loaded.config.runtime.model_copy(update={"device": device}))
     dataset: EvalDataset
     if text is None:
-        opened = open_evaluation(loaded.config, _corpus(loaded, split, note), machine.device, note)
+        corpus = _corpus(loaded, split, note)
+        if (ids := corpus.val if split == "val" else corpus.test) is not None and not corpus.examples:
+            _note_unknown(ids, loaded.tokenizer, note)
+        opened = open_evaluation(loaded.config, corpus, machine.device, note)
         assert not isinstance(opened, LabelledRows), "see classify_run"
         dataset = opened
     elif examples is not None:
@@ -134,9 +141,16 @@ def _encode(
         arrays += eot if following is not None else []
     ids = np.concatenate(arrays or [encode_stream(tokenizer, ())])
     drop.report()
-    if tokenizer.unk_id is not None and (unknown := int((ids == tokenizer.unk_id).sum())):
+    _note_unknown(ids, tokenizer, note)
+    return ids
+
+
+def _note_unknown(ids: Tokens | MappedTokens, tokenizer: Tokenizer, note: Notify) -> None:
+    if tokenizer.unk_id is None:
+        return
+    chunks = (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
+    if unknown := sum(int((chunk == tokenizer.unk_id).sum()) for chunk in chunks):
         note(
             f"{unknown:,} of {len(ids):,} characters are <unk> to the model: bpc and bpb have their loss, and divide it"
             " among the others"
         )
-    return ids

@@ -1,6 +1,8 @@
 """A path that a command is asked to write to, checked before its work and not after it."""
 
+import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 
@@ -17,9 +19,12 @@ def require_directory(path: Path, option: str, *, missing: bool = True) -> None:
         raise RequestError(problem, hint=f"name another with {option}")
 
 
-def require_writable(output: Path, option: str = "-o") -> None:
-    """Raise RequestError if `output`, which was given with `option`, cannot be a file, DiskError if it may not be."""
-    another = f"choose another file with {option}"
+def require_writable(output: Path, option: str | None = "-o") -> None:
+    """Raise RequestError if `output` cannot be a file, DiskError if it may not be.
+
+    `option`: with which it was given, for the hint.
+    """
+    another = "choose another file" + ("" if option is None else f" with {option}")
     with translate_os_errors("write", output):
         has_parent, is_directory = output.parent.is_dir(), output.is_dir()
     if not has_parent:
@@ -28,4 +33,22 @@ def require_writable(output: Path, option: str = "-o") -> None:
     if is_directory:
         raise RequestError(f"{output} is a directory", hint=another)
     if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise DiskError(f"cannot write {output}: permission denied", hint=another)
+        raise DiskError(f"cannot write {output}: {why_closed(output.parent)}", hint=another)
+
+
+def why_closed(folder: Path) -> str:
+    """The reason, in words, why nothing may be written into `folder`."""
+    is_read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
+    return os.strerror(errno.EROFS if is_read_only else errno.EACCES).lower()
+
+
+def refuse_overwriting(output: Path, texts: Iterable[str], option: str) -> None:
+    """Raise RequestError if `output`, which was given with `option`, is or lies in one of `texts`: paths or names."""
+    if not output.exists():
+        return
+    place = output.resolve()
+    for text in map(Path, texts):
+        if text.exists() and place.is_relative_to(text.resolve()):
+            raise RequestError(
+                f"{output} is a text that is read, and would be overwritten", hint=f"choose another file with {option}"
+            )

@@ -12,6 +12,7 @@ from gpt_cli.analysis.baselines import Baseline
 from gpt_cli.config import Config, to_yaml_scalar
 from gpt_cli.config.keys import description, fields, get_key
 from gpt_cli.errors import Notify, UserError
+from gpt_cli.files.output_path import refuse_overwriting
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
 from gpt_cli.report.confusion_table import ConfusionTable, confusion_table
@@ -74,7 +75,9 @@ def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: N
     be written, UserError for a run that cannot be read.
     """
     check_page(output, hint="gpt report RUN -o report.html")
-    write_page(output, render_report(read_records(runs, note), baselines=baselines, note=note))
+    records = read_records(runs, note)
+    refuse_overwriting(output, (text for one in records for text in one.config.data.sources), "-o")
+    write_page(output, render_report(records, baselines=baselines, note=note))
 
 
 def render_report(records: Sequence[RunRecord], *, baselines: bool, note: Notify) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DirectoryLock, make_directory, sync_directory
+from gpt_cli.files.output_path import why_closed
 from gpt_cli.files.safe_io import DiskError, translate_os_errors
 from gpt_cli.run.directory import RUN, free_name
 
@@ -23,7 +24,8 @@ def trash_run(path: Path) -> Path:
         raise RequestError(f"{path} is not a run directory", hint="name a run, such as those that `gpt runs` lists")
     trash = path.parent / TRASH
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        raise DiskError(f"cannot move {path}: permission denied", hint="only who may write to it and beside it can")
+        reason = why_closed(path if not os.access(path, os.W_OK) else path.parent)
+        raise DiskError(f"cannot move {path}: {reason}", hint="only who may write to it and beside it can")
     with DirectoryLock(path):
         make_directory(trash)
         target = free_name(trash / path.name)

@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpt_cli.config import Config, dump_config, parse_config
@@ -108,17 +109,27 @@ def expected_loss(parameters: int, context_length: int, steps: int, tokens: int,
 
 
 def predict(
-    candidate: BudgetCandidate, seconds: float, train_tokens: int, val_tokens: int, *, is_evaluated: bool = False
+    candidate: BudgetCandidate,
+    seconds: float,
+    train_tokens: int,
+    val_tokens: int,
+    *,
+    is_evaluated: bool = False,
+    eval_every: int | None = None,
 ) -> BudgetChoice | None:
     """The predicted result of `candidate` in `seconds`; None if it cannot train usefully.
 
     Evaluations are paid from it: a forward pass over the validation split is a third of training on it. `is_evaluated`:
-    the run needs those on its way, too.
+    the run needs those on its way, too. `eval_every`: there is one after so many steps.
     """
     evaluation = val_tokens / candidate.tokens_per_step * candidate.seconds_per_step / 3.0
     are_cheap = _EVALUATIONS * evaluation <= _EVALUATION_SHARE * seconds
     evaluations = _EVALUATIONS if is_evaluated or are_cheap else 1
-    steps = int((_SLACK * seconds - evaluations * evaluation) / candidate.seconds_per_step)
+    seconds_per_step = candidate.seconds_per_step
+    if eval_every is not None:
+        evaluations = 2  # before and after
+        seconds_per_step += evaluation / eval_every
+    steps = int((_SLACK * seconds - evaluations * evaluation) / seconds_per_step)
     if steps < _FEWEST_STEPS:
         return None
     tokens = steps * candidate.tokens_per_step
@@ -130,19 +141,11 @@ def predict(
     )
 
 
-def choose(
-    measured: Sequence[BudgetCandidate],
-    seconds: float,
-    train_tokens: int,
-    val_tokens: int,
-    *,
-    is_evaluated: bool = False,
-) -> BudgetChoice:
-    """The measured candidate with the lowest expected loss. Raises RequestError where none ends in time."""
-    choices = (predict(one, seconds, train_tokens, val_tokens, is_evaluated=is_evaluated) for one in measured)
-    possible = [choice for choice in choices if choice is not None]
+def choose(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float) -> BudgetChoice:
+    """The choice with the lowest expected loss in so many `seconds`. Raises RequestError where none ends in time."""
+    possible = [choice for _, choice in predictions if choice is not None]
     if not possible:
-        fastest = min(c.seconds_per_step for c in measured)
+        fastest = min(candidate.seconds_per_step for candidate, _ in predictions)
         raise RequestError(
             f"train.budget leaves {max(0.0, seconds):.0f} s, and the smallest model takes {1e3 * fastest:,.0f} ms"
             f" a step: too few for {_FEWEST_STEPS} steps",
@@ -173,21 +176,15 @@ def settings(choice: BudgetChoice, seconds: float, train_tokens: int, *, chooses
 
 
 def reasons(
-    choice: BudgetChoice,
-    measured: Sequence[BudgetCandidate],
-    seconds: float,
-    tokens: tuple[int, int],
-    *,
-    is_evaluated: bool = False,
+    chosen: BudgetChoice, predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float
 ) -> list[str]:
     """Lines that explain the choice: the speed and the expected loss of each candidate."""
     lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
-    for candidate in measured:
-        prediction = predict(candidate, seconds, *tokens, is_evaluated=is_evaluated)
+    for candidate, prediction in predictions:
         outcome = (
             "too slow" if prediction is None else f"{plural(prediction.steps, 'step')}, loss {prediction.loss:.2f}"
         )
-        mark = "->" if candidate == choice.candidate else "  "
+        mark = "->" if candidate == chosen.candidate else "  "
         n_layer, _, n_embd = candidate.shape
         lines.append(
             f"{mark} {plural(n_layer, 'layer')} of width {n_embd},"
@@ -209,7 +206,13 @@ def choose_config(
     measured: list[BudgetCandidate] = []
     sizes = (len(corpus.train), min(len(corpus.val), config.eval.max_tokens or len(corpus.val)))
     stops_early = config.train.patience is not None or config.train.until_loss is not None
-    is_evaluated = stops_early or ("eval.every" in written and config.eval.every is not None)
+    eval_every = config.eval.every if "eval.every" in written else None
+
+    def predict_all() -> tuple[float, list[tuple[BudgetCandidate, BudgetChoice | None]]]:
+        left = seconds - (time.perf_counter() - started)
+        how = partial(predict, seconds=left, train_tokens=sizes[0], val_tokens=sizes[1])
+        return left, [(one, how(one, is_evaluated=stops_early, eval_every=eval_every)) for one in measured]
+
     for ladder in _open_candidates(config, written, len(corpus.val)):
         try:
             measured.append(measure(with_values(config, ladder), corpus, runtime, note))
@@ -217,14 +220,13 @@ def choose_config(
             if not measured or not is_out_of_memory(error):
                 raise
             break
-        left = seconds - (time.perf_counter() - started)
-        losses = [c.loss if (c := predict(m, left, *sizes, is_evaluated=is_evaluated)) else math.inf for m in measured]
+        losses = [math.inf if choice is None else choice.loss for _, choice in predict_all()[1]]
         are_worse = len(losses) > 2 and min(losses[-2:]) > min(losses) + 0.05
         if time.perf_counter() - started > seconds / 10 or are_worse:
             break  # those after take as long or longer; one alone may have been disturbed
-    left = seconds - (time.perf_counter() - started)
-    choice = choose(measured, left, *sizes, is_evaluated=is_evaluated)
-    note("\n".join(reasons(choice, measured, left, sizes, is_evaluated=is_evaluated)))
+    left, predictions = predict_all()
+    choice = choose(predictions, left)
+    note("\n".join(reasons(choice, predictions, left)))
     has_own = config.train.init_from is not None or config.recipe is not None or config.optim.name != "muon"
     chosen = settings(choice, left, sizes[0], chooses_decay=not has_own)
     values = {key: value for key, value in chosen.items() if key not in written}

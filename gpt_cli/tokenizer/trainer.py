@@ -120,7 +120,8 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
     if n_learned + 1 < vocab_size:
         raise RequestError(
             f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids",
-            hint=f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most, or add text",
+            hint=f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most, or let it learn"
+            " from more text",
         )
     file = json.loads(engine.to_str())
     return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": n_learned, "content": END_OF_TEXT}]}))

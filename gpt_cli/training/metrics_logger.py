@@ -127,10 +127,16 @@ class MetricsLogger:
             epochs=round(step / self.steps_per_epoch, 4),
             **evaluation.metrics(),
         )
-        steps = self.config.train.steps
-        seconds_left = self.seconds / step * (steps - step) if 0 < step < steps else None
-        self.console.evaluation(step, evaluation, self.seconds, seconds_left)
+        self.console.evaluation(step, evaluation, self.seconds, self._seconds_left(step))
         return evaluation.loss
+
+    def _seconds_left(self, step: int) -> float | None:
+        """The training time to the last step, or to the end of `train.max_minutes`; None if it is not known."""
+        train = self.config.train
+        if not 0 < step < train.steps:
+            return None
+        by_steps = self.seconds / step * (train.steps - step)
+        return by_steps if train.max_minutes is None else max(0.0, min(by_steps, 60 * train.max_minutes - self.seconds))
 
     def sample(self, step: int, prompt: str, text: str) -> None:
         """Record what the model wrote after `step` updates."""

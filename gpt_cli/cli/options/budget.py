@@ -1,7 +1,7 @@
 """`train.budget`: what the config leaves open is chosen for the time there is, once; a resumed run keeps the choice."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -23,24 +23,25 @@ def choose_for_budget(
     """
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
+    from gpt_cli.config.keys import get_key
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.search.time_budget import SHAPE, choice_of_run, choose_config
 
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
-    if "train.steps" in overridden:
-        if "train.budget" not in overridden and Path(config.run_dir or "", "run.json").exists():
-            base = quote(str(config.run_dir))
-            raise RequestError(
-                f"the steps of {config.run_dir} were chosen for train.budget={config.train.budget}",
-                hint="train its model further, in another run: gpt train"
-                f" {quote(config.data.sources[0])} train.init_from={base} train.steps=N",
-            )
-        raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
+    if "train.budget" in overridden or not Path(config.run_dir or "", "run.json").exists():
+        refuse_another_length({key: get_key(config, key) for key in overridden})
+    elif "train.steps" in overridden:
+        base = quote(str(config.run_dir))
+        raise RequestError(
+            f"the steps of {config.run_dir} were chosen for train.budget={config.train.budget}",
+            hint="train its model further, in another run: gpt train"
+            f" {quote(config.data.sources[0])} train.init_from={base} train.steps=N",
+        )
     fixed = (
         overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)
     )
-    fixed -= {"train.steps", "train.max_minutes"}  # the time decides them
+    fixed -= {"train.steps", "train.max_minutes"} - overridden  # the time decides them
     if config.train.init_from is not None:  # the run whose weights are taken decides on the model
         fixed |= {*SHAPE, "model.context_length"}
     assert config.run_dir is not None
@@ -57,6 +58,13 @@ def choose_for_budget(
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
     return choose_config(config, seconds, corpus, fixed, note)
+
+
+def refuse_another_length(overrides: Mapping[str, object]) -> None:
+    """Raise RequestError if `overrides` (values by dotted keys) set another length of a run than train.budget."""
+    for key in ("train.steps", "train.max_minutes"):
+        if overrides.get(key) is not None:
+            raise RequestError(f"{key} and train.budget contradict each other", hint="leave one of them out")
 
 
 def _keys(values: dict[str, object]) -> frozenset[str]:

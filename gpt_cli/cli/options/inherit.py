@@ -53,10 +53,11 @@ class Base:
                 )
 
 
-def inherit(path: Path) -> Base:
+def inherit(path: Path, overrides: "ConfigValues") -> Base:
     """Model, tokenizer, optimizer and gentler rates of the run or checkpoint `path`.
 
-    Raises RequestError where there is none, and what loading a checkpoint raises.
+    Of rates that `overrides` set nothing is said. Raises RequestError where there is none, and what loading a
+    checkpoint raises.
     """
     from gpt_cli.run.checkpoint import is_checkpoint
     from gpt_cli.training.init_from import open_base
@@ -75,13 +76,11 @@ def inherit(path: Path) -> Base:
     tuned = base.train.init_from is not None  # with rates that are gentle already
     rates = {key: float(f"{values[key] * (1 if tuned else _GENTLER):.3g}") for key in ("optim.lr", "optim.adamw_lr")}
     values |= rates
-    settings = " ".join(f"{key}={rate:g}" for key, rate in rates.items())
-    share = "as there" if tuned else "a tenth of those there"
-    return Base(
-        values,
-        [
-            f"It starts from {run}, step {checkpoint.step:,}: the same model and the same {checkpoint.tokenizer.kind}"
-            f" tokenizer of {checkpoint.tokenizer.vocab_size:,} ids.",
-            f"Its rates are {share}, so that it keeps what it knows: {settings}.",
-        ],
-    )
+    sentences = [
+        f"It starts from {run}, step {checkpoint.step:,}: the same model and the same {checkpoint.tokenizer.kind}"
+        f" tokenizer of {checkpoint.tokenizer.vocab_size:,} ids."
+    ]
+    if settings := " ".join(f"{key}={rate:g}" for key, rate in rates.items() if overrides.get(key) is None):
+        share = "as there" if tuned else "a tenth of those there"
+        sentences.append(f"Its rates are {share}, so that it keeps what it knows: {settings}.")
+    return Base(values, sentences)

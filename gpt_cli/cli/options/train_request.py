@@ -11,6 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from gpt_cli.cli.options.budget import refuse_another_length
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.safe_io import translate_os_errors
@@ -100,13 +101,13 @@ class Request:
         if "data.weights" in values and source != "-":  # of which there are as many as texts
             parse_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
         by_time = values.get("train.budget") is not None  # which decides on the shape
-        if by_time and "train.steps" in values:
-            raise RequestError("train.steps and train.budget contradict each other", hint="leave one of them out")
+        if by_time:
+            refuse_another_length(values)
         base = None
         if (init_from := values.get("train.init_from")) is not None:
             from gpt_cli.cli.options.inherit import inherit
 
-            base = inherit(Path(init_from))
+            base = inherit(Path(init_from), values)
             base.refuse_another_model(values)
             base.refuse_another_tokenizer(values)
         run_dir = values.get("run_dir") or f"runs/{_run_name(source, init_from)}"

@@ -87,7 +87,7 @@ def evaluate(
         from gpt_cli.evaluation.completions import require_sacrebleu
         from gpt_cli.evaluation.evaluate_run import evaluate_run
         from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
-        from gpt_cli.files.output_path import require_writable
+        from gpt_cli.files.output_path import refuse_overwriting, require_writable
         from gpt_cli.run.open_checkpoint import open_checkpoint
         from gpt_cli.terminal.table import render_pairs
 
@@ -112,6 +112,7 @@ def evaluate(
         raise RequestError(f"--no-completions does not go with {asked[0]}, which is about how they are written")
     if out is not None:
         require_writable(out, "--out")
+        refuse_overwriting(out, [*data.sources, *data.val_sources, *([text] if text is not None else [])], "--out")
     skip = unknown == "skip"
     if saved.config.task.kind == "classes":
         from gpt_cli.cli.class_output import print_classes

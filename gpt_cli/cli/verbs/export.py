@@ -8,6 +8,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.output_path import require_writable
 from gpt_cli.files.safe_io import translate_os_errors
 
 _FOREIGN = (
@@ -69,6 +70,8 @@ def export(
         stands = target.exists()
     if stands:
         raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to == "hf"))
+    if to != "hf":
+        require_writable(target, option=None)
     import torch
 
     from gpt_cli.run.load_model import load_model

@@ -140,6 +140,10 @@ def score(
         )
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
+    if html is not None:
+        from gpt_cli.files.output_path import refuse_overwriting
+
+        refuse_overwriting(html, [file, *saved.config.data.sources, *saved.config.data.val_sources], "--html")
     if labels is not None:
         from gpt_cli.cli.label_output import print_labels
         from gpt_cli.evaluation.confusion import parse_labels

@@ -256,7 +256,7 @@ def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
 
 
 def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
-    """The config, as YAML, of the shape nearest to the advice."""
+    """The config, as YAML, of the shape nearest to the advice, evaluated at its end alone, like the ladder's runs."""
 
     @functools.cache
     def scaled(eighths: int) -> tuple[float, Config]:
@@ -267,5 +267,5 @@ def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
     neighbours = [scaled(max(1, above - 1)), scaled(above)]
     _, config = min(neighbours, key=lambda pair: abs(math.log(pair[0] / advice.parameters)))
     tokens_per_step = config.train.batch_size * config.model.context_length
-    values = {"train.steps": max(1, round(advice.tokens / tokens_per_step))}
+    values = {"train.steps": max(1, round(advice.tokens / tokens_per_step)), "eval.every": None, "sample.every": None}
     return dump_config(parse_config(dump_config(with_values(config, values)), "advice"), full=False)

@@ -26,6 +26,7 @@ _REFUSED = {
     "seed": "each combination is trained with several seeds (--seeds)",
     "train.budget": "a budget chooses size and steps by itself: sweep the config.yaml of the run that it chose",
     "eval.max_tokens": "losses of different parts of the validation text do not compare",
+    "tokenizer.min_count": "losses of texts of which different characters are unknown do not compare",
 }
 _TEXT = "losses on different texts do not compare"
 
