@@ -217,6 +217,18 @@ def pretend_to_measure(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
 
 
+def test_a_batch_of_a_bpe_has_half_as_many_tokens_as_one_of_characters(book, monkeypatch):
+    monkeypatch.chdir(book.parent)
+    measured = {}
+    for kind in ("char", "bpe"):
+        measurements = pretend_to_measure(monkeypatch)
+        set_clock(monkeypatch, 1e-4)
+        keys = [*CHEAP, f"tokenizer.kind={kind}", f"run_dir=runs/{kind}"]
+        assert main(["train", "book.txt", "train.budget=1m", *keys, "--dry-run"]) == 0
+        measured[kind] = [config.train.batch_size for config in measurements[:3]]
+    assert [2 * batch for batch in measured["bpe"]] == measured["char"]
+
+
 def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypatch, capsys):
     monkeypatch.chdir(book.parent)
     measurements = pretend_to_measure(monkeypatch)

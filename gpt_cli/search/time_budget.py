@@ -57,7 +57,10 @@ LADDER = (
     ((8, 8, 512), 512, 32),
     ((12, 12, 768), 1024, 32),
 )
-"""The candidates, for budgets from a second to hours: (n_layer, n_head, n_embd), context, batch."""
+"""The candidates, for budgets from a second to hours: (n_layer, n_head, n_embd), context, batch of characters.
+
+A token of a BPE is two to four characters, and a batch as good for it has half as many (docs/recipes.md).
+"""
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
 _SLACK = 0.98  # of the time; a machine that turns out slower has its schedule shortened (`ScheduleClock`)
@@ -275,7 +278,7 @@ def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -
         if "model.context_length" not in written:
             values["model.context_length"] = fitting_context(val_tokens, context_length)
         if "train.batch_size" not in written:
-            values["train.batch_size"] = batch_size
+            values["train.batch_size"] = batch_size // 2 if config.tokenizer.kind == "bpe" else batch_size
         if values not in candidates:
             candidates.append(values)
     return candidates
