@@ -36,7 +36,7 @@ from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.time_budget import (
     LADDER,
     SHAPE,
-    choose_config,
+    config_for_budget,
     measure,
     predict,
     settings,
@@ -91,7 +91,7 @@ def make_plan(
     def free(values: dict[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in values.items() if key not in fixed}
 
-    chosen = choose_config(config, seconds, corpus, frozenset(fixed), _note)
+    chosen = config_for_budget(config, seconds, corpus, frozenset(fixed), _note)
     runtime = setup_runtime(config.runtime)
     timed = [measure(chosen, corpus, runtime, _note) for _ in range(ROUNDS)]
     ours = [one.seconds_per_step for one in timed]

@@ -3,7 +3,7 @@
 A row lists, for every option of `ModelConfig` that its code reads, the values that it computes. An option that a row
 does not list must stand at the schema's default, so a new option, off by default, is computed by torch from the day it
 is in `gpt_cli/model`, and by nothing else until somebody adds it to a row. The rows of exports are their layouts
-(`export/layouts.py`, `export/gguf.py`).
+(`export/architectures.py`, `export/gguf.py`).
 
 Imports no torch.
 """

@@ -244,7 +244,7 @@ MUTATIONS = [
     Mutation(
         "a decode step asks the device where it is",
         "sampling/graphed_decode.py",
-        (("            n_key = length_bucket(filled, room)\n", "            n_key = int(rows.latest.max())\n"),),
+        (("            n_key = length_bucket(filled, max_length)\n", "            n_key = int(rows.latest.max())\n"),),
         "test_graphed_decode.py::test_no_decode_step_asks_the_device_for_a_number",
     ),
     Mutation(

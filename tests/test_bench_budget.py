@@ -57,7 +57,7 @@ def test_a_neighbour_is_trained_for_as_long_as_the_choice_however_busy_the_machi
         return BudgetCandidate(shape, model.context_length, config.train.batch_size, 1, seconds)
 
     monkeypatch.setattr(budget, "measure", measure)
-    monkeypatch.setattr(budget, "choose_config", lambda config, *_: config)
+    monkeypatch.setattr(budget, "config_for_budget", lambda config, *_: config)
     plan = make_plan(config, 60.0, corpus)
     steps = {name: values["train.steps"] for name, values in plan.items()}
     half, twice = config.train.batch_size // 2, config.train.batch_size * 2

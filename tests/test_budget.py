@@ -261,7 +261,7 @@ def test_one_candidate_that_was_disturbed_does_not_end_the_search(book, monkeypa
     set_clock(monkeypatch, 1e-4)
     corpus = prepare_corpus(DataConfig(source="book.txt"), TokenizerConfig(kind="char"), note=lambda _: None)
     config = parse_config("", "t", ["data.source=book.txt", "tokenizer.kind=char", "runtime.device=cpu"])
-    time_budget.choose_config(config, 60.0, corpus, frozenset(), lambda _: None)
+    time_budget.config_for_budget(config, 60.0, corpus, frozenset(), lambda _: None)
     assert len(measurements) > 2
 
 

@@ -15,11 +15,11 @@ from gpt_cli.config import Config, LoraConfig, ModelConfig, OptimConfig, Runtime
 from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
-from gpt_cli.cpu.train.network import NativeEngine
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.attention_capture import capture_attention
-from gpt_cli.export import gguf, huggingface, layouts
+from gpt_cli.export import architectures, gguf, huggingface
 from gpt_cli.export.layout import choose_layout
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
@@ -37,7 +37,7 @@ from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.select_engine import build_native_engine
 
-ROWS = (*ENGINES, *(layout.capabilities for layout in (*layouts.LAYOUTS, *gguf.LAYOUTS)))
+ROWS = (*ENGINES, *(layout.capabilities for layout in (*architectures.LAYOUTS, *gguf.LAYOUTS)))
 each_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 UNCLAIMED: dict[str, set[str]] = {}
 """Row -> options that it does not know: a new option goes to torch alone until it is in a row."""
@@ -161,7 +161,7 @@ def loaded_run() -> LoadedRun:
 
 
 def test_no_export_writes_a_model_with_a_new_option(tmp_path: Path) -> None:
-    for layout in (*layouts.LAYOUTS, *gguf.LAYOUTS):
+    for layout in (*architectures.LAYOUTS, *gguf.LAYOUTS):
         with pytest.raises(RequestError, match=r"model\.value_residual is true"):
             choose_layout(EXTENDED, (layout,))
     with pytest.raises(RequestError, match=r"model\.value_residual is true") as refused:

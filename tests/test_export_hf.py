@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig, load_config
 from gpt_cli.errors import RequestError
+from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.layout import choose_layout
-from gpt_cli.export.layouts import LAYOUTS
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import Rotary, rotary_frequencies
 from gpt_cli.run.checkpoint import save

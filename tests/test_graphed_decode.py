@@ -83,7 +83,7 @@ def test_a_static_cache_is_the_cache_it_stands_for(options: dict[str, Any], leng
     with torch.inference_mode():
         plain_cache, shared_cache = (kind(model.config, len(lengths)) for _ in range(2))
         for cache in (plain_cache, shared_cache):
-            prefill_cache = KVCache(model.config, len(lengths), room=max(lengths))
+            prefill_cache = KVCache(model.config, len(lengths), max_length=max(lengths))
             model(tokens[:, : max(lengths)], prefill_cache)
             cache.copy_from(range(len(lengths)), prefill_cache, lengths)
         layers = list(zip(shared_cache.keys, shared_cache.values, strict=True))

@@ -14,7 +14,7 @@ import torch
 from test_training import interrupt_at, make_config, run, timeless, weights
 
 from gpt_cli.config import dump_config
-from gpt_cli.cpu.train.network import NativeEngine
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events

@@ -1,4 +1,4 @@
-"""House rules: one name a thing, rooms that say what they are for, short files, docstrings in plain English."""
+"""House rules: one name a thing, packages that say what they are for, short files, docstrings in plain English."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "gpt_cli"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
-ROOMS = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
+PACKAGES = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
 MOST_LINES = 460
 OPENINGS = ("What", "How", "Who", "Whoever", "Where", "Which", "Whose", "Those", "Within", "Within:", "Whether")
 
@@ -34,7 +34,7 @@ def test_no_two_modules_have_one_name_but_a_verb_and_what_it_calls() -> None:
     assert {module: files for module, files in homes.items() if len(files) > 1} == {}
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=name)
+@pytest.mark.parametrize("path", PACKAGES, ids=name)
 def test_every_room_says_what_it_is_for_what_to_read_first_and_what_it_never_does(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     actual = re.fullmatch(r"[^\n]+\.\n\nRead first: (?P<first>[^\n]+)\.\nNever: [^\n]+\.", text)

@@ -12,8 +12,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, explain, load_config, parse_config
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.config.presets import RECIPES
+from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.layout import choose_layout
-from gpt_cli.export.layouts import LAYOUTS
 from gpt_cli.literals import Recipe
 
 SIZES = ("n_layer", "n_head", "n_embd", "context_length", "dropout", "attention_dropout")

@@ -22,7 +22,7 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.weights import read_weights
 from gpt_cli.cpu.train.build_settings import KERNELS
-from gpt_cli.cpu.train.network import NativeEngine
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.native_muon import NativeMuon
-from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.errors import RequestError
 from gpt_cli.model.attention import reference_attention

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config
 from gpt_cli.corpus import lazy_corpus
+from gpt_cli.corpus.peek_window import cut_window, first_start
 from gpt_cli.corpus.store import TokenStore
-from gpt_cli.corpus.training_windows import cut_window, first_start
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset, windows_per_epoch
 from gpt_cli.training.batches import Batches

@@ -98,8 +98,8 @@ def test_every_path_of_the_page_is_there():
     table = README[README.index("## The files") :]
     for path in re.findall(r"`((?:gpt_cli|configs|data|docs|tests|bench|cli|training|model)/[\w./]*)`", table):
         assert (ROOT / path).exists() or (ROOT / "gpt_cli" / path).exists(), path
-    for room in (path for path in (ROOT / "gpt_cli").iterdir() if path.is_dir() and path.name != "__pycache__"):
-        assert f"`gpt_cli/{room.name}/`" in README, room
+    for package in (path for path in (ROOT / "gpt_cli").iterdir() if path.is_dir() and path.name != "__pycache__"):
+        assert f"`gpt_cli/{package.name}/`" in README, package
     for link in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / link).exists(), link
 

@@ -13,7 +13,7 @@ from gpt_cli.terminal.plural import plural
 if TYPE_CHECKING:
     from gpt_cli.evaluation.classifier import Classifier, Prediction
     from gpt_cli.evaluation.confusion import ConfusionMatrix
-    from gpt_cli.evaluation.examples import Example
+    from gpt_cli.evaluation.texts_to_classify import Example
 
 _LENGTHS = {"none": "as it is", "tokens": "over its tokens", "bytes": "over its bytes"}
 

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from gpt_cli.config.search_settings import search_conflict
+from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.config.section import ConfigSection, Count, Every, Name, Positive, Steps
 
 

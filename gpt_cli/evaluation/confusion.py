@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpt_cli.errors import RequestError
-from gpt_cli.evaluation.examples import Example
+from gpt_cli.evaluation.texts_to_classify import Example
 from gpt_cli.terminal.escape import escape_control_chars
 
 

@@ -1,5 +1,5 @@
 """Runs as models of Transformers and llama.cpp or as one file, and models of Transformers as runs.
 
-Read first: `layout.py` and `layouts.py` (which architecture a model is), then `huggingface.py`.
+Read first: `layout.py` and `architectures.py` (which architecture a model is), then `huggingface.py`.
 Never: writes a model that computes anything else: an option that a layout does not know is refused by name.
 """

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig, TaskConfig
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.export.architectures import ARCEE, GPT2, LLAMA, MISTRAL, OPT, QWEN3, STABLELM, STARCODER2
 from gpt_cli.export.layout import Layout, choose_layout
-from gpt_cli.export.layouts import ARCEE, GPT2, LLAMA, MISTRAL, OPT, QWEN3, STABLELM, STARCODER2
 from gpt_cli.export.names import TensorName
 from gpt_cli.model.sequence_classifier import make_model
 from gpt_cli.model.sizing import build_on_meta

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.errors import RequestError, require_package
+from gpt_cli.export.architectures import GPT2, LLAMA, QWEN3
 from gpt_cli.export.layout import Layout, choose_layout
-from gpt_cli.export.layouts import GPT2, LLAMA, QWEN3
 from gpt_cli.export.names import name, named_tensors
 from gpt_cli.export.vocabulary import tokenizer_json
 from gpt_cli.files import ExistsError, replace_file

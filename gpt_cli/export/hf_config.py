@@ -14,8 +14,8 @@ from gpt_cli.config import Config, ModelConfig
 from gpt_cli.config.validation_messages import translate_errors
 from gpt_cli.config.yaml_subset import ParsedYaml
 from gpt_cli.errors import UserError
+from gpt_cli.export.architectures import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3
 from gpt_cli.export.layout import Layout
-from gpt_cli.export.layouts import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3
 from gpt_cli.export.numbers import check_numbers
 
 LONGEST_CONTEXT = 1 << 20

@@ -10,9 +10,9 @@ import torch
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.template import TurnTemplate
+from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.class_layouts import choose_class_layout, label_config
 from gpt_cli.export.layout import Layout, choose_layout
-from gpt_cli.export.layouts import LAYOUTS
 from gpt_cli.export.model_card import model_card
 from gpt_cli.export.names import named_tensors
 from gpt_cli.export.vocabulary import tokenizer_config, tokenizer_json

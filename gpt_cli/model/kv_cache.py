@@ -26,17 +26,17 @@ class KVCache:
         config: ModelConfig,
         batch: int,
         *,
-        room: int | None = None,
+        max_length: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """`room`: positions to allocate; None: `context_length`.
+        """`max_length`: positions to allocate; None: `context_length`.
 
         Raises ValueError for a model with options that the cache does not support.
         """
         if (reason := self.capabilities.refusal(config)) is not None:
             raise ValueError(f"{self.capabilities.name} does not know {reason}")
-        shape = (config.n_layer, batch, config.kv_heads, room or config.context_length, config.head_dim)
+        shape = (config.n_layer, batch, config.kv_heads, max_length or config.context_length, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)  # unfilled positions may be multiplied by 0
         self.values = torch.zeros(shape, device=device, dtype=dtype)
         self.length = 0
@@ -92,11 +92,11 @@ class RaggedCache(KVCache):
         config: ModelConfig,
         batch: int,
         *,
-        room: int | None = None,
+        max_length: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(config, batch, room=room, device=device, dtype=dtype)
+        super().__init__(config, batch, max_length=max_length, device=device, dtype=dtype)
         self._lengths = [0] * batch
         self._start = torch.zeros(batch, dtype=torch.long, device=device)
         self._row = torch.arange(batch, device=device)[:, None]

@@ -1,5 +1,7 @@
 """An estimate of the memory that training with torch takes, before any of it is allocated.
 
+The C engine keeps fewer activations; `gpt train --dry-run` allows for that (`search/dry_run.py`).
+
 Shapes: N tokens per forward pass, C n_embd, F mlp_hidden, V vocabulary.
 """
 

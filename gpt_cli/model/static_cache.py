@@ -21,7 +21,7 @@ class StaticCache(KVCache):
     """
 
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], start: Tensor, n_key: int) -> None:
-        """(B, Hkv, room, D) keys and values of each layer; (B,) positions below `n_key`, which is at most `room`.
+        """(B, Hkv, max_length, D) keys and values of each layer; (B,) positions below `n_key`, at most `max_length`.
 
         A list of layers rather than one tensor, which the compiler would copy instead of writing in place.
         """

@@ -104,7 +104,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             changes: Changes = {}
             if (path / RUN).exists():
                 _check_files(path)
-                changes = _check(path, config, corpus)
+                changes = _changes_on_resume(path, config, corpus)
             else:
                 _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
             written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
@@ -368,7 +368,8 @@ def _describe_data(corpus: "Corpus") -> dict[str, Any]:
 def refuse_another_text(config: Config) -> None:
     """Raise RequestError if the run in `config.run_dir` was begun on another text, or reads it in another way."""
     if (run := run_of(config)) is not None:
-        _keep(run, {key: change for key, change in _changes(run, config).items() if key.startswith("data.")})
+        of_text = {key: change for key, change in _changes(run, config).items() if key.startswith("data.")}
+        _refuse_fixed_changes(run, of_text)
 
 
 def refuse_another_config(config: Config) -> Changes:
@@ -378,7 +379,7 @@ def refuse_another_config(config: Config) -> Changes:
     changes = _changes(run, config)
     if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
         changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
-    _keep(run, changes)
+    _refuse_fixed_changes(run, changes)
     return changes
 
 
@@ -386,8 +387,8 @@ def _changes(path: Path, config: Config) -> Changes:
     return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
 
 
-def _keep(path: Path, changes: Changes) -> None:
-    """Raise RequestError for the changes that a run does not allow."""
+def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
+    """Raise RequestError if a resumed run does not allow one of the changes."""
     if fixed := {key: change for key, change in changes.items() if not may_change(key)}:
         lines = [
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
@@ -398,10 +399,11 @@ def _keep(path: Path, changes: Changes) -> None:
         )
 
 
-def _check(path: Path, config: Config, corpus: "Corpus") -> Changes:
-    """Raise RequestError unless the request fits the run; return the keys that changed, as they may."""
+def _changes_on_resume(path: Path, config: Config, corpus: "Corpus") -> Changes:
+    """The keys that `config` changes in the run that it resumes. Raises RequestError for one that may not change, and
+    for another tokenizer or text."""
     changes = _changes(path, config)
-    _keep(path, changes)
+    _refuse_fixed_changes(path, changes)
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:

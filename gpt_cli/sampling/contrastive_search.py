@@ -70,7 +70,7 @@ class CandidateWindow:
         self._model, self._context, self._n_candidate = model, model.config.context_length, n_candidate
         self._device = model.head.weight.device
         self._sequence = list(prompt[-self._context :])
-        self._room = min(self._context, len(self._sequence) + max_new_tokens)
+        self._max_length = min(self._context, len(self._sequence) + max_new_tokens)
         self._start = 0
         self._cache: KVCache | None = None
         """Of K sequences that differ in their last token. None: the cache does not support the model."""
@@ -113,7 +113,7 @@ class CandidateWindow:
         """Compute the window from `_start` on anew; returns (1, T, C), its hidden states."""
         config, dtype = self._model.config, self._model.head.weight.dtype
         if KVCache.capabilities.refusal(config) is None:
-            self._cache = KVCache(config, 1, room=self._room, device=self._device, dtype=dtype)
+            self._cache = KVCache(config, 1, max_length=self._max_length, device=self._device, dtype=dtype)
         features = self._features(self._window(), self._cache)
         if self._cache is not None:
             self._cache.reorder([0] * self._n_candidate)

@@ -98,12 +98,12 @@ class SequenceBatch:
         first = {window: row for row, window in reversed(list(enumerate(windows)))}
         self._same_as = [first[window] for window in windows]  # prefilled once for all of them
         cache_type = KVCache if len(set(self._positions)) == 1 else RaggedCache
-        room = self._context if max_new_tokens is None else min(self._context, longest + max_new_tokens)
+        max_length = self._context if max_new_tokens is None else min(self._context, longest + max_new_tokens)
         self.cache: KVCache | None = None
         """Keys and values. None: the cache does not support the model; each token takes a pass over its window."""
         if all(cache.capabilities.refusal(model.config) is None for cache in (KVCache, cache_type)):
             dtype = model.head.weight.dtype
-            self.cache = cache_type(model.config, len(windows), room=room, device=self.device, dtype=dtype)
+            self.cache = cache_type(model.config, len(windows), max_length=max_length, device=self.device, dtype=dtype)
 
     def next_logits(self) -> Tensor:
         """(B, V): the logits of each sequence's next token. Call it once after each `append` or `reorder`."""
@@ -200,7 +200,8 @@ class SequenceBatch:
             weight = self._model.head.weight
             cache = None
             if self.cache is not None:
-                cache = KVCache(self._model.config, len(chunk), room=n_token, device=self.device, dtype=weight.dtype)
+                config = self._model.config
+                cache = KVCache(config, len(chunk), max_length=n_token, device=self.device, dtype=weight.dtype)
             last = self._forward(tokens, cache)[torch.arange(len(chunk), device=self.device), lengths - 1]  # (b, V)
             logits |= dict(zip(chunk, last, strict=True))
             if cache is not None and self.cache is not None:

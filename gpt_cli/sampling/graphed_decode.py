@@ -73,8 +73,8 @@ class GraphedDecoder:
         def decode(noise: Tensor | None) -> Sequence[Tensor] | None:
             if not self._works:
                 return None
-            filled, room = cache.length, cache.keys.shape[3]
-            n_key = length_bucket(filled, room)
+            filled, max_length = cache.length, cache.keys.shape[3]
+            n_key = length_bucket(filled, max_length)
             start = cache.start
             if isinstance(start, int):
                 start = torch.full_like(rows.latest[:, 0], start)
@@ -122,12 +122,12 @@ def choose_tokens(
     return (tokens, *(processor.gather(tokens) for processor in processors if isinstance(processor, LogprobRecorder)))
 
 
-def length_bucket(filled: int, room: int) -> int:
-    """The number of keys that attention reads for a token at position `filled`: a power of two, at most `room`.
+def length_bucket(filled: int, max_length: int) -> int:
+    """The number of keys that attention reads for a token at position `filled`: a power of two, at most `max_length`.
 
     A context of n positions takes at most log2(n / 128) + 2 captures.
     """
-    return min(room, max(_FEWEST_KEYS, 1 << filled.bit_length()))
+    return min(max_length, max(_FEWEST_KEYS, 1 << filled.bit_length()))
 
 
 def read_late(steps: Iterable[Sequence[Tensor]]) -> Iterator[list[list[Any]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
-from gpt_cli.config.search_settings import search_conflict
+from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.errors import RequestError, did_you_mean
 
 _GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits

@@ -197,7 +197,7 @@ def reasons(
     return lines
 
 
-def choose_config(
+def config_for_budget(
     config: Config, seconds: float, corpus: Corpus, written: frozenset[str], note: Callable[[str], None]
 ) -> Config:
     """`config` with the keys of CHOSEN (but those `written` by the user) set for a run that ends in `seconds` from now.

@@ -104,7 +104,7 @@ class Scheduler:
         return self._thread.is_alive() and not self._closing
 
     def submit(self, sequences: Sequence[ActiveSequence]) -> None:
-        """Queue all of `sequences`. Raises ApiError 429, and queues none, where the queue has no room for all."""
+        """Queue all of `sequences`. Raises ApiError 429, and queues none, where the queue cannot hold all."""
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is ending", headers={"Retry-After": "1"})

@@ -183,7 +183,7 @@ class TorchTextEngine:
         """(1, V): the logits after the slot's window, whose keys and values are copied to its row of the table."""
         n_token = len(slot.tokens)
         weight = self._model.head.weight
-        cache = KVCache(self._model.config, 1, room=n_token, device=self._device, dtype=weight.dtype)
+        cache = KVCache(self._model.config, 1, max_length=n_token, device=self._device, dtype=weight.dtype)
         logits: Tensor = self._model(torch.tensor([slot.tokens], device=self._device), cache)[:, -1]
         for (keys, values), new_keys, new_values in zip(slot.table.layers, cache.keys, cache.values, strict=True):
             keys[slot.row, :, :n_token], values[slot.row, :, :n_token] = new_keys[0], new_values[0]

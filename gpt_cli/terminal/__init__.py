@@ -1,5 +1,5 @@
 """Terminal output: escaped text, display widths, tables, progress.
 
 Read first: `escape.py`; every sample, name and file content passes through it.
-Never: imports another room, or writes anywhere but to a terminal.
+Never: imports another package, or writes anywhere but to a terminal.
 """

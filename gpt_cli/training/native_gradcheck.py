@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.native_muon import NativeMuon
-from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import exact_products, torch_threads

@@ -1,4 +1,5 @@
-"""The learning rate as a pure function of the step: checkpoints need not have it (but see `schedule_clock`)."""
+"""The factor on the learning rates as a pure function of the step: checkpoints need not have it (but see
+`schedule_clock`)."""
 
 import math
 

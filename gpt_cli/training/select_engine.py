@@ -1,11 +1,11 @@
-"""The choice of the engine that trains: compiled code or torch."""
+"""The choice of the engine that trains: the C engine where it can compute, else torch (`TrainingState.initialize`)."""
 
 import torch
 
 from gpt_cli.capabilities import NATIVE_TRAINER
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable, WrongKernel
-from gpt_cli.cpu.train.network import NativeEngine
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.train_bindings import NativeLibrary
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.gpt import GPT

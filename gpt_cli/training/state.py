@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from gpt_cli.config import Config
+from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.native_muon import NativeMuon
-from gpt_cli.cpu.train.network import NativeEngine
 from gpt_cli.distributed.shard import Shard
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import Notify

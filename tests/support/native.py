@@ -12,7 +12,7 @@ from torch import Tensor
 from gpt_cli.cpu.decode.bindings import address
 from gpt_cli.cpu.decode.decoder import NativeSession
 from gpt_cli.cpu.decode.weights import Array
-from gpt_cli.cpu.train.network import NativeEngine
+from gpt_cli.cpu.train.native_engine import NativeEngine
 
 
 def decode_with_logits(session: NativeSession, steps: int) -> tuple[list[list[int]], Array]:

@@ -26,7 +26,7 @@ def choose_for_budget(
     from gpt_cli.config.keys import get_key
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
-    from gpt_cli.search.time_budget import SHAPE, choice_of_run, choose_config
+    from gpt_cli.search.time_budget import SHAPE, choice_of_run, config_for_budget
 
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.budget" in overridden or not Path(config.run_dir or "", "run.json").exists():
@@ -57,7 +57,7 @@ def choose_for_budget(
         )
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
-    return choose_config(config, seconds, corpus, fixed, note)
+    return config_for_budget(config, seconds, corpus, fixed, note)
 
 
 def refuse_another_length(overrides: Mapping[str, object]) -> None:

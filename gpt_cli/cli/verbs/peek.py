@@ -50,7 +50,7 @@ def peek(
     Example: gpt data peek book.txt --at 0
     """
     from gpt_cli.config import Config
-    from gpt_cli.corpus.training_windows import cut_window, first_start
+    from gpt_cli.corpus.peek_window import cut_window, first_start
     from gpt_cli.report.window_view import render_window, window_json
 
     division = {"val_fraction": val_fraction, "test_fraction": test_fraction}

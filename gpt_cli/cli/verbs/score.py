@@ -147,7 +147,7 @@ def score(
     if labels is not None:
         from gpt_cli.cli.label_output import print_labels
         from gpt_cli.evaluation.confusion import parse_labels
-        from gpt_cli.evaluation.examples import read_examples
+        from gpt_cli.evaluation.texts_to_classify import read_examples
 
         if html is not None or tokens or stride is not None:
             raise RequestError("--labels does not go with --html, --tokens or --stride")

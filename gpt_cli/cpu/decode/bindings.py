@@ -17,7 +17,7 @@ class Handle:
 
     def __init__(self, pointer: int | None, close: "ctypes._NamedFuncPointer") -> None:
         if not pointer:
-            raise MemoryError("no room for the model and its texts")
+            raise MemoryError("not enough memory for the model and its texts")
         self.pointer = ctypes.c_void_p(pointer)
         self._close = close
 

@@ -1,5 +1,5 @@
 """Training on a CPU in C: forward and backward pass, the loss, Newton-Schulz.
 
-Read first: `network.py` (its Python), then `network.c`.
+Read first: `native_engine.py` (its Python), then `network.c`.
 Never: trains a model with an option that `capabilities.py` does not list for it.
 """

@@ -1,4 +1,4 @@
-"""Training examples: the contexts of a window and the tokens that follow them."""
+"""A window of a text as `gpt data peek` shows it: its contexts, and the token that follows each."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
