@@ -229,6 +229,16 @@ def test_a_batch_of_a_bpe_has_half_as_many_tokens_as_one_of_characters(book, mon
     assert [2 * batch for batch in measured["bpe"]] == measured["char"]
 
 
+def test_a_batch_of_a_candidate_is_a_multiple_of_the_micro_batch_that_is_asked_for(book, monkeypatch):
+    monkeypatch.chdir(book.parent)
+    measurements = pretend_to_measure(monkeypatch)
+    set_clock(monkeypatch, 1e-4)
+    keys = [*CHEAP, "tokenizer.kind=bpe", "train.micro_batch_size=4"]
+    assert main(["train", "book.txt", "train.budget=1m", *keys, "--dry-run"]) == 0
+    assert measurements
+    assert all(config.train.batch_size % 4 == 0 for config in measurements)
+
+
 def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypatch, capsys):
     monkeypatch.chdir(book.parent)
     measurements = pretend_to_measure(monkeypatch)

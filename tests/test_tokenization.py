@@ -2,6 +2,7 @@
 
 import codecs
 import errno
+import hashlib
 import json
 import os
 import re
@@ -224,6 +225,20 @@ def test_bpe_learns_from_a_bounded_sample_that_is_always_the_same(
     of_its_size = sampled_config.model_copy(update={"vocab_size": None})
     tokenize_corpus(tmp_path / "of its size", corpus, of_its_size, note=notes.append, processes=1)
     assert [note.partition(" 9.0 kB")[0] for note in notes].count("the vocabulary is learned from about") == 3
+
+
+@pytest.mark.parametrize(
+    ("train_bytes", "documents", "digest"), [(20_000, 647, "e604ebe525021c67"), (50_000, 1607, "3763a98bbab655f2")]
+)
+def test_the_sample_of_short_documents_is_what_older_versions_learned_from(
+    tmp_path: Path, train_bytes: int, documents: int, digest: str
+) -> None:
+    texts = (f"{n * n} is the square of {n}" + "." * (n % 7) for n in range(3000))
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    config = TokenizerConfig(kind="bpe", vocab_size=300, train_bytes=train_bytes)
+    data = DataConfig(source=str(tmp_path / "x.jsonl"), split="documents")
+    sample = list(tokenize_pipeline.TokenizePipeline.scan(data, config, print, None, 1)._training_text("train"))
+    assert (len(sample), hashlib.sha256("".join(sample).encode()).hexdigest()[:16]) == (documents, digest)
 
 
 @pytest.mark.parametrize("train_bytes", [1, 2, 50, 5_000, 100_000])

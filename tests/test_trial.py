@@ -90,6 +90,8 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"inner.jsonl": '{"text": "the king", "of": {"text": "a shoe", "text": "a town"}}\n' * 40}
         texts |= {"ragged.csv": "text,label\nthe king,a\nhello, world,b\n" + "the queen,b\n" * 99}
         texts |= {"two.txt": BOOK, "sixteenth.txt": "a" * 900, "sixteenth.jsonl": '{"prompt": "the", "seed": 9}\n'}
+        small = "model: {n_layer: 1, n_head: 1, n_embd: 8, context_length: 8}\nruntime: {threads: 1}\n"
+        texts |= {"budget.yaml": f"data: {{source: book.txt}}\ntrain: {{budget: 5s, batch_size: 1}}\n{small}"}
         texts |= {"seventeenth.html": BOOK, "seventeenth.jsonl": "\n".join(pairs)}
         texts |= {"mixed/book.txt": BOOK, "mixed/picture.raw": "\0\1"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}

@@ -121,6 +121,28 @@ def find_path(source: str) -> Path:
     return Path(os.path.expanduser(source))
 
 
+def refuse_overwriting(output: Path, sources: Iterable[str], option: str) -> None:
+    """Raise RequestError if a file `output`, which was given with `option`, would change a text of `sources`."""
+    place = os.path.realpath(output)
+    for source in sources:
+        path = str(find_path(source))
+        if os.path.isdir(path):  # to which a file could also be added
+            is_text = place.startswith(os.path.join(os.path.realpath(path), "")) and not _is_artifact(output.parent)
+        elif os.path.exists(path):
+            is_text = place == os.path.realpath(path)
+        else:
+            is_text = glob.has_magic(path) and place in map(os.path.realpath, match_sorted(path))
+        if is_text:
+            raise RequestError(
+                f"{output} belongs to the text {source}, which would be another then",
+                hint=f"choose another file with {option}",
+            )
+
+
+def _is_artifact(folder: Path) -> bool:
+    return _artifact_kind(os.listdir(folder)) not in (None, "token store")
+
+
 def _python_docs() -> str:
     """The language reference that comes with every Python: about 465,000 characters of English."""
     try:

@@ -6,7 +6,6 @@ what it needs), and to encode it. A short text stays in memory after the first t
 
 import hashlib
 import json
-import math
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.corpus_text import CorpusText, count_characters
+from gpt_cli.corpus.corpus_text import BLOCK, CorpusText, count_characters
 from gpt_cli.corpus.divide import VOCABULARY_HINT
 from gpt_cli.corpus.encoder_pool import encode_batches
 from gpt_cli.corpus.executors import SerialExecutor
@@ -32,6 +31,7 @@ from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.vocab_stats import Counts
 
 _SHARE = 4 << 20  # bytes of text per encoding worker, at least
+_LONGEST_SEGMENT = 40 * BLOCK  # bytes: no segment is longer
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +118,8 @@ class TokenizePipeline:
             weights = [member.weight for member in self.text.members]
             division["files"] = hashlib.sha256(self.stats.files.tobytes() + repr(weights).encode()).hexdigest()
         parts = [FORMAT, self.stats.fingerprint, division, vocabulary]
+        if self.pretrained is None and self.config.kind == "bpe" and self._sampled_share < 1:
+            parts += ["cut"] if self.config.train_bytes < _LONGEST_SEGMENT else []  # which older versions read whole
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def train_tokenizer(self) -> Tokenizer:
@@ -250,12 +252,10 @@ class TokenizePipeline:
             for segment in batch.segments if split in (None, batch.split) else ():
                 data = segment.data
                 bytes_read += len(data)
-                if share < 1:
-                    allowed = max(0, math.ceil(bytes_read * share) - bytes_used)
-                    if len(data) > self.config.train_bytes:
-                        data = data[:allowed]
-                    elif bytes_used and allowed < len(data):
-                        continue
+                if share < 1 and len(data) > self.config.train_bytes:
+                    data = data[: max(0, max(int(bytes_read * share), 1) - bytes_used)]
+                elif share < 1 and bytes_used and bytes_used + len(data) > bytes_read * share:
+                    continue
                 bytes_used += len(data)
                 yield data.decode(errors="ignore")  # of a character that is cut
 

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from shlex import quote
 
@@ -40,15 +39,3 @@ def why_closed(folder: Path) -> str:
     """The reason, in words, why nothing may be written into `folder`."""
     is_read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
     return os.strerror(errno.EROFS if is_read_only else errno.EACCES).lower()
-
-
-def refuse_overwriting(output: Path, texts: Iterable[str], option: str) -> None:
-    """Raise RequestError if `output`, which was given with `option`, is or lies in one of `texts`: paths or names."""
-    if not output.exists():
-        return
-    place = output.resolve()
-    for text in map(Path, texts):
-        if text.exists() and place.is_relative_to(text.resolve()):
-            raise RequestError(
-                f"{output} is a text that is read, and would be overwritten", hint=f"choose another file with {option}"
-            )

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from gpt_cli.analysis.baselines import Baseline, measure_baselines
 from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 from gpt_cli.report.run_record import RunRecord
+from gpt_cli.run.run_corpus import prepare_run_corpus
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.base import encode_text
 from gpt_cli.tokenizer.vocab_stats import count_ids
@@ -31,7 +31,7 @@ class RunBaselines:
     def __init__(self, record: RunRecord, note: Callable[[str], None]) -> None:
         """Raises UserError if the text is missing or has changed."""
         config = record.config
-        corpus = prepare_corpus(config.data, config.tokenizer, note=note)
+        corpus = prepare_run_corpus(config, note=note)
         if corpus.fingerprint != record.fingerprint or corpus.tokenizer.digest != record.tokenizer.digest:
             raise UserError("the text has changed since the run began")
         self.corpus, self.key = corpus, _key(record)

@@ -11,8 +11,8 @@ from gpt_cli import __version__
 from gpt_cli.analysis.baselines import Baseline
 from gpt_cli.config import Config, to_yaml_scalar
 from gpt_cli.config.keys import description, fields, get_key
+from gpt_cli.corpus.sources import refuse_overwriting
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files.output_path import refuse_overwriting
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
 from gpt_cli.report.confusion_table import ConfusionTable, confusion_table
@@ -76,7 +76,8 @@ def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: N
     """
     check_page(output, hint="gpt report RUN -o report.html")
     records = read_records(runs, note)
-    refuse_overwriting(output, (text for one in records for text in one.config.data.sources), "-o")
+    for data in (record.config.data for record in records):
+        refuse_overwriting(output, [*data.sources, *data.val_sources], "-o")
     write_page(output, render_report(records, baselines=baselines, note=note))
 
 

@@ -10,7 +10,9 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.run.directory import run_of
+from gpt_cli.run.checkpoint import TOKENIZER
+from gpt_cli.run.directory import DATA, read_fingerprint, run_of
+from gpt_cli.tokenizer import load_tokenizer
 
 
 class HasConfig(Protocol):
@@ -37,7 +39,10 @@ def load_run_corpus(
         raise RequestError(f"{trained.path} was imported, so it has no text of its own", hint=instead)
     data = trained.config.data
     try:
-        corpus = prepare_corpus(data, trained.config.tokenizer, note=note, progress=progress, with_test=with_test)
+        corpus = _prepare(
+            trained.config, trained.path / TOKENIZER, trained.state["text_sha256"],
+            note=note, progress=progress, with_test=with_test,
+        )  # fmt: skip
     except UserError as error:
         _suggest_restoring(error, instead)
         raise
@@ -47,6 +52,29 @@ def load_run_corpus(
             hint=f"restore the text, or {instead}",
         )
     return corpus
+
+
+def prepare_run_corpus(
+    config: Config, *, cache: bool = True, note: Notify, progress: StageProgress | None = None
+) -> Corpus:
+    """The text that `config` trains on; if it resumes a run on the same text, in the tokens of that run."""
+    if (run := run_of(config)) is None or not (run / DATA).is_file():
+        return prepare_corpus(config.data, config.tokenizer, cache=cache, note=note, progress=progress)
+    return _prepare(config, run / TOKENIZER, read_fingerprint(run / DATA), cache=cache, note=note, progress=progress)
+
+
+def _prepare(config: Config, tokenizer: Path, fingerprint: str, **options: Any) -> Corpus:
+    """The text of `config`, in the tokens of the file `tokenizer` if the text has the `fingerprint`.
+
+    Another version of `gpt` may have learned another BPE from a sample of the text.
+    """
+    corpus = prepare_corpus(config.data, config.tokenizer, **options)
+    is_learned = config.tokenizer.kind == "bpe" and config.tokenizer.file is None
+    if not is_learned or corpus.fingerprint != fingerprint or not tokenizer.is_file():
+        return corpus
+    if load_tokenizer(tokenizer).digest == corpus.tokenizer.digest:
+        return corpus
+    return prepare_corpus(config.data, config.tokenizer.model_copy(update={"file": str(tokenizer)}), **options)
 
 
 @contextmanager

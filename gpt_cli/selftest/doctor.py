@@ -5,7 +5,6 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.config import load_config
-from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
@@ -23,6 +22,7 @@ from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.directory import DATA, RUN, is_imported, read_fingerprint, read_json_object
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
+from gpt_cli.run.run_corpus import prepare_run_corpus
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
@@ -117,7 +117,7 @@ def _describe_data(path: Path, note: Notify) -> str:
     if is_imported(path):
         return "none: the model was imported"
     config = load_config(path / CONFIG)
-    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=note)
+    corpus = prepare_run_corpus(config, cache=False, note=note)
     if corpus.fingerprint != read_fingerprint(path / DATA):
         raise UserError("the text has changed since the run began: it could not be resumed")
     if corpus.tokenizer.digest != load_tokenizer(path / TOKENIZER).digest:

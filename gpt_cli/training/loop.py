@@ -1,10 +1,9 @@
 """The training loop."""
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.run import checkpoint
 from gpt_cli.run.follower import open_run
-from gpt_cli.run.run_corpus import suggest_restoring_text
+from gpt_cli.run.run_corpus import prepare_run_corpus, suggest_restoring_text
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
@@ -30,7 +29,7 @@ def train(config: Config, console: Console) -> Summary:
     runtime = setup_runtime(config.runtime)
     world = runtime.world
     with stage_progress() as progress, world.main_first(), suggest_restoring_text(config):
-        corpus = prepare_corpus(config.data, config.tokenizer, note=console.note, progress=progress)
+        corpus = prepare_run_corpus(config, note=console.note, progress=progress)
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, console.note, world)
     val_data = open_evaluation(config, corpus, runtime.device, console.note, config.eval.max_tokens)

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from gpt_cli.config import Config
 
 
+_LENGTHS = ("train.steps", "train.max_minutes")
+
+
 def choose_for_budget(
     config: "Config", file: Path | None, overrides: Sequence[str], started: float, *, together: bool
 ) -> "Config":
     """`config`, from `file` (None: fitted to a text) under `overrides`, made to end `train.budget` after `started`.
 
-    `started` is by `time.perf_counter`. Raises RequestError where steps are asked for, too, the time is too short, or
-    several processes are to train it `together`.
+    `started` is by `time.perf_counter`. Raises RequestError where another length is asked for, too, the time is too
+    short, or several processes are to train it `together`.
     """
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
@@ -31,17 +34,17 @@ def choose_for_budget(
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
     if "train.budget" in overridden or not Path(config.run_dir or "", "run.json").exists():
         refuse_another_length({key: get_key(config, key) for key in overridden})
-    elif "train.steps" in overridden:
+    elif asked := [key for key in _LENGTHS if key in overridden and get_key(config, key) is not None]:
         base = quote(str(config.run_dir))
         raise RequestError(
-            f"the steps of {config.run_dir} were chosen for train.budget={config.train.budget}",
+            f"{asked[0]} of {config.run_dir} was chosen for train.budget={config.train.budget}",
             hint="train its model further, in another run: gpt train"
             f" {quote(config.data.sources[0])} train.init_from={base} train.steps=N",
         )
     fixed = (
         overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)
     )
-    fixed -= {"train.steps", "train.max_minutes"} - overridden  # the time decides them
+    fixed -= {*_LENGTHS}  # the time decides them
     if config.train.init_from is not None:  # the run whose weights are taken decides on the model
         fixed |= {*SHAPE, "model.context_length"}
     assert config.run_dir is not None
@@ -62,7 +65,7 @@ def choose_for_budget(
 
 def refuse_another_length(overrides: Mapping[str, object]) -> None:
     """Raise RequestError if `overrides` (values by dotted keys) set another length of a run than train.budget."""
-    for key in ("train.steps", "train.max_minutes"):
+    for key in _LENGTHS:
         if overrides.get(key) is not None:
             raise RequestError(f"{key} and train.budget contradict each other", hint="leave one of them out")
 

@@ -81,6 +81,7 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
         f" tokenizer of {checkpoint.tokenizer.vocab_size:,} ids."
     ]
     if settings := " ".join(f"{key}={rate:g}" for key, rate in rates.items() if overrides.get(key) is None):
-        share = "as there" if tuned else "a tenth of those there"
-        sentences.append(f"Its rates are {share}, so that it keeps what it knows: {settings}.")
+        rates_are, those = ("Its rates are", "those") if settings.count("=") > 1 else ("Its other rate is", "that")
+        share = "as there" if tuned else f"a tenth of {those} there"
+        sentences.append(f"{rates_are} {share}, so that it keeps what it knows: {settings}.")
     return Base(values, sentences)

@@ -84,10 +84,11 @@ def evaluate(
     with gc_paused():
         from gpt_cli.cli.completion_output import measure_completions
         from gpt_cli.corpus.readers import ReaderOptions
+        from gpt_cli.corpus.sources import refuse_overwriting
         from gpt_cli.evaluation.completions import require_sacrebleu
         from gpt_cli.evaluation.evaluate_run import evaluate_run
         from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
-        from gpt_cli.files.output_path import refuse_overwriting, require_writable
+        from gpt_cli.files.output_path import require_writable
         from gpt_cli.run.open_checkpoint import open_checkpoint
         from gpt_cli.terminal.table import render_pairs
 

@@ -141,7 +141,7 @@ def score(
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     if html is not None:
-        from gpt_cli.files.output_path import refuse_overwriting
+        from gpt_cli.corpus.sources import refuse_overwriting
 
         refuse_overwriting(html, [file, *saved.config.data.sources, *saved.config.data.val_sources], "--html")
     if labels is not None:
