@@ -12,12 +12,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { LINE = 64, ROUNDS = 7, MOST_THREADS = 64 };
+enum { LINE = 64, ROUNDS = 7, MAX_THREADS = 64 };
 typedef long long vec __attribute__((vector_size(LINE)));
 
 static size_t size, distance;
 static pthread_barrier_t barrier;
-static double rates[ROUNDS * MOST_THREADS];
+static double rates[ROUNDS * MAX_THREADS];
 static volatile long long kept; /* what was read, so that reading is not left out */
 
 static double seconds(void) {
@@ -42,7 +42,7 @@ static void *read_all(void *argument) {
                 if (distance) __builtin_prefetch(memory + i + distance, 0, 2);
                 sum ^= *(const vec *)(memory + i);
             }
-        rates[round * MOST_THREADS + thread] = (double)(passes * size) / (seconds() - started) / 1e9;
+        rates[round * MAX_THREADS + thread] = (double)(passes * size) / (seconds() - started) / 1e9;
     }
     kept = sum[0] ^ sum[7];
     free(memory);
@@ -58,9 +58,9 @@ int main(int n, char **arguments) {
     static const size_t distances[] = {0, 8 << 10, 32 << 10, 128 << 10};
     int threads = n > 2 ? atoi(arguments[2]) : 1;
     size = (size_t)(n > 1 ? atoi(arguments[1]) : 20) << 20;
-    if (threads < 1 || threads > MOST_THREADS || !size) return 2;
+    if (threads < 1 || threads > MAX_THREADS || !size) return 2;
     for (int d = 0; d < 4; d++) {
-        pthread_t others[MOST_THREADS];
+        pthread_t others[MAX_THREADS];
         double median[ROUNDS];
         distance = distances[d];
         pthread_barrier_init(&barrier, NULL, (unsigned)threads);
@@ -68,7 +68,7 @@ int main(int n, char **arguments) {
         for (int t = 0; t < threads; t++) pthread_join(others[t], NULL);
         for (int round = 0; round < ROUNDS; round++) {
             median[round] = 0;
-            for (int t = 0; t < threads; t++) median[round] += rates[round * MOST_THREADS + t] / threads;
+            for (int t = 0; t < threads; t++) median[round] += rates[round * MAX_THREADS + t] / threads;
         }
         qsort(median, ROUNDS, sizeof *median, by_size);
         printf("%zu %.1f\n", distance, median[ROUNDS / 2]);

@@ -16,7 +16,7 @@ from gpt_cli.cpu.common.kernel import find_compiler
 from gpt_cli.terminal.table import render_table
 
 SOURCE = Path(__file__).with_suffix(".c")
-MOST_THREADS = 64  # as reading.c has it
+MAX_THREADS = 64  # as reading.c has it
 
 
 def compile_reader(folder: Path) -> Path:
@@ -42,7 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
         program = compile_reader(Path(folder))
         rows = []
-        for threads in options.threads or sorted({1, min(len(os.sched_getaffinity(0)), MOST_THREADS)}):
+        for threads in options.threads or sorted({1, min(len(os.sched_getaffinity(0)), MAX_THREADS)}):
             for megabytes in options.megabytes or (10, 20, 40, 80, 160):
                 rates = read_rates(program, megabytes, threads)
                 rows.append((threads, f"{megabytes} MB", *(f"{rate:.1f}" for rate in rates.values())))

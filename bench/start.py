@@ -24,7 +24,7 @@ from typing import Any
 from gpt_cli.terminal.table import render_table
 
 ROOT = Path(__file__).resolve().parents[1]
-MOST_IMPORTS, MOST_SHARE = 1.5, 0.05
+MAX_IMPORTS, MAX_SHARE = 1.5, 0.05
 TO_FIRST_STEP = """
 import os, sys, time
 from contextlib import contextmanager
@@ -67,7 +67,7 @@ def import_seconds(environment: dict[str, str]) -> float:
     return time.time() - started
 
 
-def compare_start(arguments: list[str], rounds: int, most: float = MOST_IMPORTS) -> float:
+def compare_start(arguments: list[str], rounds: int, most: float = MAX_IMPORTS) -> float:
     """The imports of torch that a start takes, printed with the median seconds of both, and those asked for."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     start_seconds(arguments, environment)
@@ -119,7 +119,7 @@ def measure_share(config_file: Path, overrides: list[str]) -> float:
     for name, times in seconds.items():
         print(f"{name:10} {len(times):5} times  {sum(times):6.2f} s  {100 * sum(times) / total:5.2f} %")
     share = sum(map(sum, seconds.values())) / total
-    print(f"together {100 * share:.2f} % of {total:.1f} s (bound {100 * MOST_SHARE:.0f} %)")
+    print(f"together {100 * share:.2f} % of {total:.1f} s (bound {100 * MAX_SHARE:.0f} %)")
     return share
 
 
@@ -129,11 +129,11 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "quickstart.yaml", metavar="FILE")
     parser.add_argument("--share", action="store_true", help="measure what is not training instead")
     parser.add_argument("--rounds", type=int, default=5, help="starts of each kind (default: 5)")
-    parser.add_argument("--most", type=float, default=MOST_IMPORTS, help=f"imports of torch (default: {MOST_IMPORTS})")
+    parser.add_argument("--most", type=float, default=MAX_IMPORTS, help=f"imports of torch (default: {MAX_IMPORTS})")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     arguments = parser.parse_args()
     if arguments.share:
-        good = measure_share(arguments.config, arguments.overrides) < MOST_SHARE
+        good = measure_share(arguments.config, arguments.overrides) < MAX_SHARE
     else:
         imports = compare_start(
             ["--config", str(arguments.config), *arguments.overrides], arguments.rounds, arguments.most

@@ -53,7 +53,7 @@ def step() -> tuple[float, torch.Tensor, list[str]]:
     notes = [note for note in notes if not note.startswith("compiling")]
     if native is None:
         return 0.0, torch.zeros(0), notes
-    loss = native.add_gradients(tokens[:, :-1], tokens[:, 1:], 1 / 256)
+    loss = native.loss_and_gradients(tokens[:, :-1], tokens[:, 1:], 1 / 256)
     return loss, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), notes
 
 

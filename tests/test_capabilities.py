@@ -241,7 +241,7 @@ def test_the_trainer_in_c_computes_every_model_that_its_row_claims(model: GPT) -
     loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    assert native.add_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(
+    assert native.loss_and_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(
         loss.item(), abs=1e-5
     )
     for name, parameter in model.named_parameters():

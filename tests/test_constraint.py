@@ -65,7 +65,7 @@ def test_what_may_follow_is_what_a_match_in_the_tokens_left_begins_with(pattern:
             continue
         matcher = compiled_pattern.matcher()
         for character in text:
-            matcher.append(ALPHABET.index(character))
+            matcher.accept(ALPHABET.index(character))
         can_follow = [any(match.startswith(text + c) for match in matches) for c in ALPHABET]
         if text in matches:
             assert matcher.mask() is None
@@ -101,7 +101,7 @@ def random_text(matcher: Matcher, tokenizer: Tokenizer, random, budget: int) -> 
         allowed_tokens = range(tokenizer.vocab_size) if mask is None else np.flatnonzero(mask).tolist()
         assert len(allowed_tokens), "a dead end"
         token = random.choice(allowed_tokens)
-        matcher.append(token)
+        matcher.accept(token)
         if matcher.rejected_last:
             break
         tokens.append(token)
@@ -245,7 +245,7 @@ def test_anchors_at_the_ends_and_flags_mean_what_they_mean_to_re(pattern: str, t
     for byte in text.encode():
         assert (mask := matcher.mask()) is not None
         assert mask[byte]
-        matcher.append(byte)
+        matcher.accept(byte)
     assert matcher.finished
 
 

@@ -62,14 +62,14 @@ def poison_gradient(state, value):
     if not state.is_native:
         parameter.register_hook(spoil)
         return
-    add_gradients = state.engine.add_gradients
+    loss_and_gradients = state.engine.loss_and_gradients
 
     def add_spoilt_gradients(*arguments):
-        loss = add_gradients(*arguments)
+        loss = loss_and_gradients(*arguments)
         parameter.grad = spoil(parameter.grad)
         return loss
 
-    state.engine.add_gradients = add_spoilt_gradients
+    state.engine.loss_and_gradients = add_spoilt_gradients
 
 
 HARMS = {

@@ -97,17 +97,17 @@ def test_a_gradient_that_is_wrong_at_one_place_of_the_stack_is_found(
     faulty_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, calls = NativeLibrary.load(torch.float32), itertools.count()
-    original_add_gradients = NativeEngine.add_gradients
+    original_loss_and_gradients = NativeEngine.loss_and_gradients
 
-    def add_gradients(network: NativeEngine, *batch: Any) -> float:
-        loss = original_add_gradients(network, *batch)
+    def loss_and_gradients(network: NativeEngine, *batch: Any) -> float:
+        loss = original_loss_and_gradients(network, *batch)
         if next(calls) == faulty_call:
             gradient = next(network.model.parameters()).grad
             assert gradient is not None
             gradient.mul_(1.01)
         return loss
 
-    monkeypatch.setattr(NativeEngine, "add_gradients", add_gradients)
+    monkeypatch.setattr(NativeEngine, "loss_and_gradients", loss_and_gradients)
     assert check_native_gradients(library, SWIGLU, 2) is not None
 
 

@@ -83,7 +83,7 @@ def test_loss_and_gradients_of_every_layout_are_those_of_autograd(options, threa
     inputs, targets = windows(5, 80, 65)
     loss, gradients = by_autograd(model, inputs, targets)
     native = NativeEngine(model, library(torch.float32), threads)
-    assert native.add_gradients(inputs, targets, 1 / 400) / 400 == pytest.approx(loss, abs=2e-6)
+    assert native.loss_and_gradients(inputs, targets, 1 / 400) / 400 == pytest.approx(loss, abs=2e-6)
     assert native.summed_loss(inputs, targets).item() / 400 == pytest.approx(loss, abs=2e-6)
     assert {name for name, p in model.named_parameters() if p.grad is not None} == set(gradients)
     distances = {name: distance(p.grad, gradients[name]) for name, p in model.named_parameters()}
@@ -97,7 +97,7 @@ def test_parameters_that_are_not_trained_get_no_gradient_from_either_engine():
         parameter.requires_grad_("attention.qkv" in name)
     inputs, targets = windows(2, 20, 65)
     _, expected = by_autograd(model, inputs, targets)
-    NativeEngine(model, library(torch.float32), 1).add_gradients(inputs, targets, 1 / inputs.numel())
+    NativeEngine(model, library(torch.float32), 1).loss_and_gradients(inputs, targets, 1 / inputs.numel())
     actual = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert actual.keys() == expected.keys()
     assert max(distance(actual[name], expected[name]) for name in expected) < 2e-5
@@ -117,7 +117,9 @@ def test_any_batch_and_length_gives_the_gradients_of_autograd(batch, length, voc
     inputs, targets = windows(batch, length, vocab_size)
     loss, gradients = by_autograd(model, inputs, targets)
     native = NativeEngine(model, library(torch.float32), 2)
-    assert native.add_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(loss, abs=1e-5)
+    assert native.loss_and_gradients(inputs, targets, 1 / inputs.numel()) / inputs.numel() == pytest.approx(
+        loss, abs=1e-5
+    )
     actual = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert distance(actual, torch.cat([g.flatten() for g in gradients.values()])) < 1e-4
 
@@ -129,7 +131,7 @@ def test_in_bf16_the_gradient_points_where_the_exact_one_does(options, tiles):
     inputs, targets = windows(6, 80, 65)
     loss, gradients = by_autograd(model, inputs, targets)
     native = NativeEngine(model, bf16_library(tiles=tiles), 2)
-    assert native.add_gradients(inputs, targets, 1 / 480) / 480 == pytest.approx(loss, abs=5e-3)
+    assert native.loss_and_gradients(inputs, targets, 1 / 480) / 480 == pytest.approx(loss, abs=5e-3)
     actual = torch.cat([p.grad.flatten() for p in model.parameters()])
     expected = torch.cat([g.flatten() for g in gradients.values()])
     assert distance(actual, expected) < 0.03
@@ -149,7 +151,7 @@ def test_in_bf16_both_kinds_of_instructions_agree_whatever_the_sizes(batch, leng
     inputs, targets = windows(batch, length, vocab_size)
     actual = []
     for tiles in (True, False):
-        NativeEngine(model, bf16_library(tiles=tiles), 2).add_gradients(inputs, targets, 1.0)
+        NativeEngine(model, bf16_library(tiles=tiles), 2).loss_and_gradients(inputs, targets, 1.0)
         actual.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
         model.zero_grad()
     assert distance(*actual) < 5e-3
@@ -184,7 +186,7 @@ def test_dropout_drops_what_the_seed_draws_forwards_and_backwards(options, threa
     inputs, targets = windows(5, 80, 65)
     native = NativeEngine(model, library(torch.float32), threads)
     masks = dropout_masks(native, inputs.numel(), 7)
-    loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
+    loss = native.loss_and_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     replace_dropouts(model, masks)
@@ -201,7 +203,7 @@ def test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards(options
     native = NativeEngine(model, library(torch.float32), threads)
     masks = dropout_masks(native, inputs.numel(), 7)
     weights = iter(attention_dropout_masks(native, *inputs.shape, 7))
-    loss = native.add_gradients(inputs, targets, 1 / 400, seed=7) / 400
+    loss = native.loss_and_gradients(inputs, targets, 1 / 400, seed=7) / 400
     actual = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     replace_dropouts(model, masks)
@@ -234,7 +236,7 @@ def test_in_bf16_the_gradient_with_attention_dropout_is_near_that_in_fp32():
     gradients = []
     for dtype in (torch.float32, torch.bfloat16):
         model = make_model({"attention_dropout": 0.3}, 65)
-        NativeEngine(model, library(dtype), 2).add_gradients(inputs, targets, 1 / 400, seed=7)
+        NativeEngine(model, library(dtype), 2).loss_and_gradients(inputs, targets, 1 / 400, seed=7)
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     assert distance(gradients[1], gradients[0]) < 0.05
 
@@ -265,11 +267,11 @@ def test_a_second_micro_batch_adds_to_the_gradients_of_the_first():
     model = make_model({}, 65)
     inputs, targets = windows(6, 80, 65)
     native = NativeEngine(model, library(torch.float32), 2)
-    native.add_gradients(inputs, targets, 1.0)
+    native.loss_and_gradients(inputs, targets, 1.0)
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
     for rows in (slice(0, 2), slice(2, 6)):
-        native.add_gradients(inputs[rows], targets[rows], 1.0)
+        native.loss_and_gradients(inputs[rows], targets[rows], 1.0)
     assert all(distance(p.grad, expected[name]) < 1e-5 for name, p in model.named_parameters())
 
 
@@ -279,7 +281,7 @@ def test_the_same_call_gives_the_same_bits():
     native = NativeEngine(model, library(torch.float32), 2)
     results = []
     for _ in range(2):
-        loss = native.add_gradients(inputs, targets, 1.0)
+        loss = native.loss_and_gradients(inputs, targets, 1.0)
         results.append((loss, torch.cat([p.grad.flatten() for p in model.parameters()]).clone()))
         model.zero_grad()
     assert results[0][0] == results[1][0]
@@ -305,7 +307,7 @@ def test_a_weight_that_is_not_finite_makes_the_loss_so(value):
         with torch.no_grad():
             dict(model.named_parameters())[name].view(-1)[0] = value
         inputs, targets = windows(4, 80, 65)
-        loss = NativeEngine(model, library(torch.float32), 2).add_gradients(inputs, targets, 1.0)
+        loss = NativeEngine(model, library(torch.float32), 2).loss_and_gradients(inputs, targets, 1.0)
         assert not torch.isfinite(torch.tensor(loss)), name
 
 

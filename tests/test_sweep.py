@@ -360,9 +360,9 @@ def test_the_time_left_is_by_the_pace_of_this_process_and_unknown_at_first() -> 
     progress.reached("a", 1.0)
     assert progress.seconds_left() == pytest.approx(expected / 1.5)  # half a run took 30 s, one whole run is left
     messages: list[str] = []
-    progress.tell(messages.append)
+    progress.report(messages.append)
     assert messages == ["  50% of the work done, about 1:00 left"]
-    progress.tell(messages.append)
+    progress.report(messages.append)
     assert len(messages) == 1
 
 

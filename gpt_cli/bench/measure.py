@@ -30,7 +30,7 @@ from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
 
-_WARM_UP, _MOST = 3, 200  # steps
+_WARM_UP, _MAX = 3, 200  # steps
 _SPANS = 10  # a device is waited for at the end of each, not of each step
 _PROFILED_STEPS = 3
 _CEILING_SECONDS = 3.0  # at most
@@ -146,7 +146,7 @@ def _time_steps(
 
     first = span(0, 1)
     usual = span(1, _WARM_UP - 1)
-    steps = max(1, min(_MOST, int(seconds / usual)) // _SPANS)
+    steps = max(1, min(_MAX, int(seconds / usual)) // _SPANS)
     spans = max(3, min(_SPANS, int(seconds / (steps * usual))))
     return first, [span(_WARM_UP + i * steps, steps) for i in range(spans)], spans * steps
 

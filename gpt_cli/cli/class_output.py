@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpt_cli.evaluation.classify_run import ClassReport
     from gpt_cli.run.checkpoint import Checkpoint
 
-_MOST_COLUMNS = 12  # of a confusion matrix
+_MAX_COLUMNS = 12  # of a confusion matrix
 
 
 def print_classes(
@@ -48,7 +48,7 @@ def _confusion(report: "ClassReport") -> str:
 
     counts = report.evaluation.confusion
     names = [shorten(escape_control_chars(label), 24) for label in report.labels]
-    if len(names) <= _MOST_COLUMNS:
+    if len(names) <= _MAX_COLUMNS:
         columns = [str(number) for number in range(len(names))]
         rows = [
             [f"{number} {name}", *row, sum(row)]
@@ -59,4 +59,4 @@ def _confusion(report: "ClassReport") -> str:
         ((int(counts[i, j]), names[i], names[j]) for i in range(len(names)) for j in range(len(names)) if i != j),
         key=lambda one: -one[0],
     )
-    return render_table([one for one in wrong[:_MOST_COLUMNS] if one[0]], header=["texts", "true", "chosen"], right={0})
+    return render_table([one for one in wrong[:_MAX_COLUMNS] if one[0]], header=["texts", "true", "chosen"], right={0})

@@ -127,7 +127,7 @@ class Repl:
     def _answer(self, message: str) -> None:
         """Generate the model's turn, and print it while it is being written."""
         window = self._say(message)
-        _tell_dropped(window)
+        _report_dropped(window)
         seed, reason = self._sampling.seed, None
         parts: list[str] = []
         with interrupts() as interrupted:
@@ -201,7 +201,7 @@ class Repl:
         note(f"(wrote {path})")
 
 
-def _tell_dropped(seen: "ContextWindow") -> None:
+def _report_dropped(seen: "ContextWindow") -> None:
     """Print what no longer fits into the context."""
     if seen.dropped_turns == 1:
         note("(the oldest turn no longer fits into the context, and is forgotten)")

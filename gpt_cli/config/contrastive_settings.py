@@ -1,6 +1,6 @@
 """The needs of contrastive search among the other settings, in a run's config and in a call."""
 
-MOST_CANDIDATES = 64  # each of them keeps the keys and values of a whole context
+MAX_CANDIDATES = 64  # each of them keeps the keys and values of a whole context
 
 
 def search_conflict(
@@ -15,7 +15,7 @@ def search_conflict(
     if top_k is None:
         hint = "give a top_k such as 4, or switch penalty_alpha off: 0 (in Python None)"
         return f"{alpha} needs {k}, the number of its candidates", hint
-    if top_k > MOST_CANDIDATES:
+    if top_k > MAX_CANDIDATES:
         hint = "each candidate keeps a context in memory; 4 to 10 are usual"
-        return f"{alpha} goes with a {k} of at most {MOST_CANDIDATES}, not {top_k}", hint
+        return f"{alpha} goes with a {k} of at most {MAX_CANDIDATES}, not {top_k}", hint
     return None

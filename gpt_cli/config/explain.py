@@ -52,7 +52,7 @@ def explain(config: Config, path: Path, overrides: Sequence[str] = ()) -> list[K
         KeyOrigin(
             key,
             get_key(config, key),
-            _origin(key, document.places.get(tuple(key.split("."))), config),
+            _origin(key, document.locations.get(tuple(key.split("."))), config),
             description(definition),
         )
         for key, definition in fields().items()

@@ -89,11 +89,11 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
         raise to_error(name, document.problems)
     split = ("data", "split")
     # In a file `characters` may just be the default written out, which a format of examples does not read.
-    by_override = split in document.places and document.place(split).line is None
+    by_override = split in document.locations and document.location(split).line is None
     if config.data.split != "characters" and by_override and look_up(document.values, split) == "characters":
         raise RequestError(
             f"data.split characters is for texts: data.format {config.data.format} is split by documents",
-            where=str(document.place(split)),
+            where=str(document.location(split)),
             hint="leave it out: an example is never cut in two",
         )
     return config
@@ -112,7 +112,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         problems += translate_errors(error, document, is_part=True)
     if problems:
         raise to_error("what was asked for", problems)
-    return {".".join(map(str, path)): look_up(document.values, path) for path in document.places if len(path) <= 2}
+    return {".".join(map(str, path)): look_up(document.values, path) for path in document.locations if len(path) <= 2}
 
 
 def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:

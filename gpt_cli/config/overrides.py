@@ -72,7 +72,7 @@ def _put(document: ParsedYaml, path: KeyPath, value: Any, place: SourceLocation)
         values[around[0]] = {**(section or {}), name: value}
     else:
         values[name] = value
-    # What stood there is gone, and with it the places of its items and its problems.
-    places = {key_path: position for key_path, position in document.places.items() if key_path[: len(path)] != path}
+    # What stood there is gone, and with it the locations of its items and its problems.
+    locations = {one: location for one, location in document.locations.items() if one[: len(path)] != path}
     problems = tuple(problem for problem in document.problems if problem.path != path)
-    return replace(document, values=values, places={**places, path: place}, problems=problems)
+    return replace(document, values=values, locations={**locations, path: place}, problems=problems)

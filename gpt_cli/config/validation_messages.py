@@ -29,7 +29,7 @@ def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: b
     for path, complaints in groupby(error.errors(include_url=False), _key_of):
         details = list(complaints)
         disagree = _keys_in(str(details[0]["ctx"]["error"])) if details[0]["type"] == "value_error" else []
-        if is_part and any(key not in document.places for key in disagree):
+        if is_part and any(key not in document.locations for key in disagree):
             continue
         if not any(path[: len(place)] == place for place in reported):
             yield _problem(path, details, document)
@@ -52,7 +52,7 @@ def _problem(path: KeyPath, details: list[ErrorDetails], document: ParsedYaml) -
         return Diagnostic(message, _place_of_disagreement(message, path, document))
     if kind == "model_type":
         message = f"{key_name(path)} must be a section with keys of its own, not {format_value(details[0]['input'])}"
-        return Diagnostic(message, document.place(path))
+        return Diagnostic(message, document.location(path))
     return _wrong_value(path, details, document)
 
 
@@ -65,7 +65,7 @@ def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: ParsedYam
         path = (*path, index)
     words = accepted_types(schema)
     fix = _suggest_fix(value, words) or (_suggest_null(name, value) if "null" in words else None)
-    return Diagnostic(f"{name} must {_rule(detail, words, value)}", document.place(path), fix)
+    return Diagnostic(f"{name} must {_rule(detail, words, value)}", document.location(path), fix)
 
 
 def _most_specific(detail: ErrorDetails) -> tuple[bool, bool]:
@@ -169,9 +169,9 @@ def look_up(values: dict[str, Any], path: KeyPath) -> Any:
 
 def _place_of_disagreement(message: str, section: KeyPath, document: ParsedYaml) -> SourceLocation:
     """The key to blame of those that `message` names: one that is overridden, else the first one set."""
-    places = [document.places[path] for path in _keys_in(message) if path in document.places]
-    overridden = [place for place in places if place.line is None]
-    return next(iter([*overridden, *places]), document.place(section))
+    locations = [document.locations[path] for path in _keys_in(message) if path in document.locations]
+    overridden = [place for place in locations if place.line is None]
+    return next(iter([*overridden, *locations]), document.location(section))
 
 
 def _keys_in(message: str) -> list[KeyPath]:

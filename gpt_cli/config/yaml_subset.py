@@ -56,14 +56,14 @@ class ParsedYaml:
     name: str
     values: dict[str, Any]
     keys: dict[KeyPath, SourceLocation] = field(default_factory=dict)
-    places: dict[KeyPath, SourceLocation] = field(default_factory=dict)
+    locations: dict[KeyPath, SourceLocation] = field(default_factory=dict)
     problems: tuple[Diagnostic, ...] = ()
 
-    def place(self, path: KeyPath) -> SourceLocation:
+    def location(self, path: KeyPath) -> SourceLocation:
         """The location of the value of `path`, or of its nearest parent."""
-        while path and path not in self.places:
+        while path and path not in self.locations:
             path = path[:-1]
-        return self.places.get(path, SourceLocation(self.name))
+        return self.locations.get(path, SourceLocation(self.name))
 
 
 def read_document(text: str, name: str) -> ParsedYaml:
@@ -72,7 +72,7 @@ def read_document(text: str, name: str) -> ParsedYaml:
     values = reader.read()
     if not isinstance(values, dict | None):
         raise ConfigSyntaxError(Diagnostic("a config consists of keys with values, like `seed: 1`", reader.start))
-    return ParsedYaml(name, values or {}, reader.keys, reader.places, tuple(reader.problems))
+    return ParsedYaml(name, values or {}, reader.keys, reader.locations, tuple(reader.problems))
 
 
 def read_value(text: str, place: SourceLocation) -> Any:
@@ -104,12 +104,12 @@ def invalid_char_reason(text: str) -> str | None:
 
 
 class _YamlReader:
-    """Builds values from PyYAML's events, noting places; what can be skipped becomes a problem."""
+    """Builds values from PyYAML's events, noting locations; what can be skipped becomes a problem."""
 
     def __init__(self, text: str, start: SourceLocation) -> None:
         self.start = start
         self.keys: dict[KeyPath, SourceLocation] = {}
-        self.places: dict[KeyPath, SourceLocation] = {}
+        self.locations: dict[KeyPath, SourceLocation] = {}
         self.problems: list[Diagnostic] = []
         if len(text) > SIZE_LIMIT:
             raise ConfigSyntaxError(Diagnostic(f"more than {SIZE_LIMIT:,} characters: this is no config", start))
@@ -117,7 +117,7 @@ class _YamlReader:
             self.parser = yaml.SafeLoader(text)
         except yaml.reader.ReaderError as error:
             before = text[: error.position].split("\n")
-            place = self._place(len(before) - 1, len(before[-1]))
+            place = self._location(len(before) - 1, len(before[-1]))
             raise ConfigSyntaxError(
                 Diagnostic(f"not valid YAML: it cannot hold the character U+{error.character:04X}", place)
             ) from error
@@ -139,7 +139,7 @@ class _YamlReader:
         except yaml.MarkedYAMLError as error:
             raise ConfigSyntaxError(self._explain(error)) from error
         except Exception as error:  # PyYAML lets ValueError and others through, as for "\U00110000"
-            place = self._place(self.parser.line, self.parser.column)
+            place = self._location(self.parser.line, self.parser.column)
             raise ConfigSyntaxError(Diagnostic(f"not valid YAML: this cannot be read ({error})", place)) from error
         return event
 
@@ -147,7 +147,7 @@ class _YamlReader:
         place = self._at(event)
         if depth > DEPTH_LIMIT:
             raise ConfigSyntaxError(Diagnostic(f"nested more than {DEPTH_LIMIT} deep", place))
-        self.places.setdefault(path, place)
+        self.locations.setdefault(path, place)
         self._refuse_properties(event, path)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._list(path, depth)
@@ -207,14 +207,14 @@ class _YamlReader:
         explanations = ((meaning, hint) for words, meaning, hint in _EXPLANATIONS if words in message)
         meaning, hint = next(explanations, (error.problem, None))
         mark = error.context_mark if "a quoted scalar" in message else error.problem_mark
-        place = self.start if mark is None else self._place(mark.line, mark.column)
+        place = self.start if mark is None else self._location(mark.line, mark.column)
         return Diagnostic(f"not valid YAML: {meaning}", place, hint)
 
     def _at(self, event: yaml.Event) -> SourceLocation:
         mark = event.start_mark
-        return self.start if mark is None else self._place(mark.line, mark.column)
+        return self.start if mark is None else self._location(mark.line, mark.column)
 
-    def _place(self, line: int, column: int) -> SourceLocation:
+    def _location(self, line: int, column: int) -> SourceLocation:
         if self.start.line is None:
             return self.start
         return SourceLocation(self.start.source, line + 1, column + 1)

@@ -17,7 +17,7 @@ _OVERHEAD = 256  # bytes of a block besides its text
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """A stretch of a document: as many characters as fit into BLOCK bytes, fewer only where the document ends."""
+    """A chunk of a document: as many characters as fit into BLOCK bytes, fewer only where the document ends."""
 
     name: str
     """The document's name, for messages."""
@@ -45,8 +45,8 @@ class SourceFile:
 class CorpusText:
     """All files of a corpus. A short text is kept in memory; a long one is read anew in every pass."""
 
-    def __init__(self, members: list[SourceFile], note: Notify) -> None:
-        self.members = members
+    def __init__(self, files: list[SourceFile], note: Notify) -> None:
+        self.files = files
         self._note = note
         self._cache: dict[int, list[TextBlock]] | None = {}
         self._cache_left = _CACHE_BYTES
@@ -55,17 +55,17 @@ class CorpusText:
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
         """The files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
         options = ReaderOptions(data.encoding, data.text_key)
-        members = [
+        files = [
             SourceFile(file, weight, validates=False)
             for source, weight in zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
             for file in find_files(source, options, note)
         ]
-        members += [
+        files += [
             SourceFile(file, 1, validates=True)
             for source in data.val_sources
             for file in find_files(source, options, note)
         ]
-        return cls(members, note)
+        return cls(files, note)
 
     @property
     def is_in_memory(self) -> bool:
@@ -75,12 +75,12 @@ class CorpusText:
     @property
     def size(self) -> int | None:
         """Bytes of text, where known before it is read."""
-        sizes = [member.file.size for member in self.members]
+        sizes = [member.file.size for member in self.files]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
     def begins_validation(self, number: int) -> bool:
         """True if file `number` is the first of `data.val_source`."""
-        return self.members[number].validates and (number == 0 or not self.members[number - 1].validates)
+        return self.files[number].validates and (number == 0 or not self.files[number - 1].validates)
 
     def blocks(self, number: int) -> Iterator[TextBlock]:
         """The blocks of file `number`, at least one. Notes of the reader are passed on until `mute_notes` is called."""
@@ -89,7 +89,7 @@ class CorpusText:
             return
         file_blocks: list[TextBlock] = []
         empty = True
-        file = self.members[number].file
+        file = self.files[number].file
         for name, pieces in file.read(self._note):
             empty = False
             for block in chunk(name, pieces):

@@ -110,7 +110,7 @@ def _scan(
     alphabet = _Alphabet()
     characters = split_bytes = total_bytes = bytes_read = 0
     line_open = False
-    for number, member in enumerate(text.members):
+    for number, member in enumerate(text.files):
         if text.begins_validation(number):
             fingerprint.mark_val_source()
             line_open = False

@@ -145,10 +145,10 @@ def iter_chunks(
     """
     fingerprint = Fingerprint(hasher)
     position = document = done = 0
-    for number, member in enumerate(text.members):
+    for number, member in enumerate(text.files):
         if text.begins_validation(number):
             fingerprint.mark_val_source()
-        is_last_file = number + 1 == len(text.members) or text.members[number + 1].validates != member.validates
+        is_last_file = number + 1 == len(text.files) or text.files[number + 1].validates != member.validates
         start = position, document
         for repeat in range(member.weight):
             position, document = start

@@ -115,7 +115,7 @@ class TokenizePipeline:
         division = self.data.model_dump(exclude={"source", "encoding", "text_key"})
         division |= {"val_source": self.data.val_source is not None, "files": None}
         if self.data.split == "files" or self.data.weights is not None:  # else the boundaries of files do not matter
-            weights = [member.weight for member in self.text.members]
+            weights = [member.weight for member in self.text.files]
             division["files"] = hashlib.sha256(self.stats.files.tobytes() + repr(weights).encode()).hexdigest()
         parts = [FORMAT, self.stats.fingerprint, division, vocabulary]
         if self.pretrained is None and self.config.kind == "bpe" and self._sampled_share < 1:
@@ -225,7 +225,7 @@ class TokenizePipeline:
         """The characters of the text that `tokenizer` lacks, and the index of the first of each."""
         places: dict[str, int] = {}
         read = 0
-        for number in range(len(self.text.members)):
+        for number in range(len(self.text.files)):
             for block in self.text.blocks(number):
                 for character in tokenizer.unknown_characters(block.text):
                     places.setdefault(character, read + block.text.index(character))
@@ -267,7 +267,7 @@ def _ends_lines(config: TokenizerConfig, pretrained: Tokenizer | None) -> bool:
 
 def _is_scanned_alphabet(config: TokenizerConfig, text: CorpusText) -> bool:
     """True if the vocabulary is every character of the text, which the scan collects."""
-    return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.members)
+    return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.files)
 
 
 def _available_cores() -> int:

@@ -86,7 +86,7 @@ class Shard:
         """Each of this process's `rank_leaves` leaves, while gradients are summed over all (`is_full` alone)."""
         raise NotImplementedError
 
-    def take(self, gradients: Iterable[Tensor | None]) -> None:
+    def set_gradients(self, gradients: Iterable[Tensor | None]) -> None:
         """Set the gradients of the `optimized` tensors; None where there is none."""
         for (name, tensor), gradient in zip(self.optimized.items(), gradients, strict=True):
             if tensor is not self.stored[name]:

@@ -56,8 +56,8 @@ class Classifier:
         for start in range(0, len(texts), _BATCH_SIZE):
             prepared = [self._prepare(text) for text in texts[start : start + _BATCH_SIZE]]
             sequences = [tokens for _, choices in prepared for tokens in choices]
-            firsts = [first for first, choices in prepared for _ in choices]
-            token_log_probs = iter(self.scorer.score(sequences, firsts))
+            score_from = [first for first, choices in prepared for _ in choices]
+            token_log_probs = iter(self.scorer.score(sequences, score_from))
             for first, choices in prepared:
                 log_probs = [float(next(token_log_probs).sum()) for _ in choices]
                 yield self._predict(log_probs, [len(tokens) - first for tokens in choices])

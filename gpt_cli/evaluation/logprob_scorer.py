@@ -22,8 +22,8 @@ class LogprobScorer(Protocol):
     engine: str
     context_length: int
 
-    def score(self, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> list[LogProbs]:
-        """The natural log-probability of each token of text i from index firsts[i] (at least 1) on, given all before.
+    def score(self, texts: Sequence[Sequence[int]], score_from: Sequence[int]) -> list[LogProbs]:
+        """The natural log-probability of each token of text i from index score_from[i] >= 1 on, given all before.
 
         A text has at most `context_length + 1` tokens; its first token has position 0.
         """
@@ -37,10 +37,10 @@ class NativeScorer:
         self.context_length = decoder.weights.config.context_length
         self._decoder = decoder
 
-    def score(self, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> list[LogProbs]:
+    def score(self, texts: Sequence[Sequence[int]], score_from: Sequence[int]) -> list[LogProbs]:
         return [
             pick_log_probs(self._decoder.score(text[:-1])[first - 1 :], text[first:])
-            for text, first in zip(texts, firsts, strict=True)
+            for text, first in zip(texts, score_from, strict=True)
         ]
 
 

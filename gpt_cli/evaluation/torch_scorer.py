@@ -24,7 +24,7 @@ class TorchScorer:
         self._model = model
 
     @torch.inference_mode()
-    def score(self, texts: Sequence[Sequence[int]], firsts: Sequence[int]) -> list[LogProbs]:
+    def score(self, texts: Sequence[Sequence[int]], score_from: Sequence[int]) -> list[LogProbs]:
         """As `LogprobScorer.score`. Texts are padded on the right, which causal attention masks."""
         log_probs: dict[int, LogProbs] = {}
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
@@ -36,6 +36,6 @@ class TorchScorer:
             inputs = [[*texts[i][:-1], *[0] * (width - len(texts[i]) + 1)] for i in batch]  # (B, T)
             logits = self._model(torch.tensor(inputs, device=self._model.head.weight.device))  # (B, T, V)
             for row, i in enumerate(batch):
-                text_logits = logits[row, firsts[i] - 1 : len(texts[i]) - 1]
-                log_probs[i] = pick_log_probs(text_logits.float().cpu().numpy(), texts[i][firsts[i] :])
+                text_logits = logits[row, score_from[i] - 1 : len(texts[i]) - 1]
+                log_probs[i] = pick_log_probs(text_logits.float().cpu().numpy(), texts[i][score_from[i] :])
         return [log_probs[i] for i in range(len(texts))]

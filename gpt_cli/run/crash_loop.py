@@ -18,9 +18,9 @@ from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.log import RunLog, read_events, read_metrics
 from gpt_cli.runtime.oom_killer import oom_kill_count
 
-MOST_DEATHS = 3  # at one step, one after the other
-MOST_MEMORY_KILLS = 3  # without a checkpoint between, while the kernel was killing for want of memory
-MOST_KILLS = 10  # without a checkpoint between, at one step
+MAX_DEATHS = 3  # at one step, one after the other
+MAX_MEMORY_KILLS = 3  # without a checkpoint between, while the kernel was killing for want of memory
+MAX_KILLS = 10  # without a checkpoint between, at one step
 
 Event = dict[str, Any]
 
@@ -99,13 +99,13 @@ def why_over(events: Iterable[Event], step: int | None) -> str | None:
 
 def _repeated_death(events: list[Event]) -> CrashLoop | None:
     """The last processes died of an error, all at one step. Being killed in between does not count."""
-    last = [event for event in events if event["event"] in ("ended", "died", "restart loop")][-MOST_DEATHS:]
-    if len(last) < MOST_DEATHS or any(end["event"] != "died" for end in last) or len({e.get("step") for e in last}) > 1:
+    last = [event for event in events if event["event"] in ("ended", "died", "restart loop")][-MAX_DEATHS:]
+    if len(last) < MAX_DEATHS or any(end["event"] != "died" for end in last) or len({e.get("step") for e in last}) > 1:
         return None
     step = last[-1].get("step", 0)
     return CrashLoop(
         step,
-        f"this run has died {MOST_DEATHS} times at step {step:,}, the last time because: {last[-1].get('error')}",
+        f"this run has died {MAX_DEATHS} times at step {step:,}, the last time because: {last[-1].get('error')}",
         "see its events.jsonl; after mending the cause, the same command resumes from the last checkpoint",
     )
 
@@ -116,20 +116,20 @@ def _repeated_kill(events: list[Event]) -> CrashLoop | None:
     others = [number for number, end in enumerate(ends, start=1) if end["event"] != "killed"]
     kills = ends[others[-1] if others else 0 :]  # since the last end of another kind
     kills = [kill for kill in kills if kill.get("start") == kills[-1].get("start")]
-    by_memory = kills[-MOST_MEMORY_KILLS:]
-    if len(by_memory) == MOST_MEMORY_KILLS and all(kill.get("memory") for kill in by_memory):
+    by_memory = kills[-MAX_MEMORY_KILLS:]
+    if len(by_memory) == MAX_MEMORY_KILLS and all(kill.get("memory") for kill in by_memory):
         return CrashLoop(
             by_memory[-1].get("step", 0),
-            f"this run was killed {MOST_MEMORY_KILLS} times before it had saved anything, while the kernel was killing"
+            f"this run was killed {MAX_MEMORY_KILLS} times before it had saved anything, while the kernel was killing"
             " processes for want of memory",
             "give it more memory, or lower train.micro_batch_size (same result); then run the same command again",
         )
-    by_step = kills[-MOST_KILLS:]
-    if len(by_step) == MOST_KILLS and len({kill.get("step") for kill in by_step}) == 1:
+    by_step = kills[-MAX_KILLS:]
+    if len(by_step) == MAX_KILLS and len({kill.get("step") for kill in by_step}) == 1:
         step = by_step[-1].get("step", 0)
         return CrashLoop(
             step,
-            f"this run was killed {MOST_KILLS} times at step {step:,}, before it had saved anything: for want of"
+            f"this run was killed {MAX_KILLS} times at step {step:,}, before it had saved anything: for want of"
             " memory, by a limit of time, or by a device that fails",
             "look into the system's log, lower train.micro_batch_size or checkpoint.every; then run it again",
         )

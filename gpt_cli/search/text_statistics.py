@@ -154,7 +154,7 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
     text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
     bytes_read = 0
     needs_separator = False  # the document before ended without a newline
-    for number, member in enumerate(text.members):
+    for number, member in enumerate(text.files):
         before = counts.characters
         needs_separator = needs_separator and not text.begins_validation(number)
         for block in text.blocks(number):

@@ -13,7 +13,7 @@ from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
 from gpt_cli.runtime.device import exact_products
 from gpt_cli.selftest.check import Check
 
-_MOST_DIFFERENCE = 1e-3  # of logits: kernels for one token and for many round differently
+_MAX_DIFFERENCE = 1e-3  # of logits: kernels for one token and for many round differently
 
 
 @torch.inference_mode()
@@ -39,7 +39,7 @@ def check_cache(model: GPT) -> Check:
     with exact_products():
         one_by_one = torch.cat([model(tokens[:, i : i + 1], cache) for i in range(tokens.shape[1])], dim=1)
         difference = float((one_by_one - model(tokens)).abs().max())
-    return Check("cached = uncached", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
+    return Check("cached = uncached", difference <= _MAX_DIFFERENCE, f"logits differ by at most {difference:.1e}")
 
 
 @torch.inference_mode()
@@ -50,7 +50,7 @@ def check_padding(model: SequenceClassifier) -> Check:
     filled = torch.cat([half, torch.full_like(tokens[:, half.shape[1] :], PADDING)], dim=1)
     with exact_products():
         difference = float((model(filled) - model(half)).abs().max())
-    return Check("padded = alone", difference <= _MOST_DIFFERENCE, f"logits differ by at most {difference:.1e}")
+    return Check("padded = alone", difference <= _MAX_DIFFERENCE, f"logits differ by at most {difference:.1e}")
 
 
 def _tokens(model: GPT) -> Tensor:

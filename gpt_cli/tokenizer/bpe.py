@@ -37,7 +37,7 @@ class BPETokenizer(Tokenizer):
 
     @property
     def eot_id(self) -> int | None:
-        return self.vocabulary.end_of_text
+        return self.vocabulary.eot_id
 
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
         encode_text(text)

@@ -42,7 +42,7 @@ class Vocabulary:
                 raise ValueError(f"the merge of tokens {left} and {right} is not token {merged}")
 
     @property
-    def end_of_text(self) -> int | None:
+    def eot_id(self) -> int | None:
         """The id of `<|endoftext|>`, if it is a special token."""
         return next((i for i in sorted(self.special) if self.tokens[i] == END_OF_TEXT.encode()), None)
 

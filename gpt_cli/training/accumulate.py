@@ -79,7 +79,7 @@ def accumulate_gradients(
             for parameter, gradient in zip(trained, combine(world, n, sums), strict=True):
                 parameter.grad = gradient
         else:
-            state.shard.take(combine_parts(world, n, sums, list(state.shard.parts.values())))
+            state.shard.set_gradients(combine_parts(world, n, sums, list(state.shard.parts.values())))
     loss = torch.zeros((), device=runtime.device)
     for part in world.all_reduce_disjoint(losses).unbind():
         loss += part

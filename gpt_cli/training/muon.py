@@ -34,14 +34,14 @@ parameter: the update of `Muon.step` in one call, with its roundings. Gradients 
 class Muon:
     """Nesterov momentum, orthogonalised, with decoupled weight decay.
 
-    `pieces` has the rows of the matrices that a parameter stacks (the q, k and v of a fused projection): each is
+    `row_splits` has the rows of the matrices that a parameter stacks (the q, k and v of a fused projection): each is
     orthogonalised by itself, so that a fused projection learns like separate ones.
     """
 
     def __init__(
         self,
         parameters: Mapping[str, Tensor],
-        pieces: Mapping[str, Sequence[int]],
+        row_splits: Mapping[str, Sequence[int]],
         *,
         lr: float,
         momentum: float,
@@ -52,7 +52,7 @@ class Muon:
     ) -> None:
         """`fused`, if given, computes the updates; it knows no `found_inf`."""
         self.parameters = dict(parameters)
-        self.pieces = {name: tuple(pieces.get(name, (p.shape[0],))) for name, p in parameters.items()}
+        self.row_splits = {name: tuple(row_splits.get(name, (p.shape[0],))) for name, p in parameters.items()}
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self.orthogonalise, self.fused = orthogonalise, fused
         self.buffers = {name: zeros(name, p) for name, p in parameters.items()}
@@ -88,7 +88,9 @@ class Muon:
 
     def _split(self, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The matrices that each of `tensors`, in the shape of the parameter of that name, stacks."""
-        return [piece for name, tensor in zip(names, tensors, strict=True) for piece in tensor.split(self.pieces[name])]
+        return [
+            piece for name, tensor in zip(names, tensors, strict=True) for piece in tensor.split(self.row_splits[name])
+        ]
 
 
 def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:

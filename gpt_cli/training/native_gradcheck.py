@@ -85,7 +85,7 @@ def _compare(library: NativeLibrary, config: ModelConfig, threads: int) -> str |
     for depth in range(_PASSES):
         model.zero_grad()
         network = NativeEngine(model, library, threads)
-        loss = _deeper(3 * depth, partial(network.add_gradients, inputs, targets, 1.0 / inputs.numel()))
+        loss = _deeper(3 * depth, partial(network.loss_and_gradients, inputs, targets, 1.0 / inputs.numel()))
         if not abs(loss / inputs.numel() - expected.item()) <= loss_tolerance:
             return "its loss is not that of torch"
         for name, parameter in model.named_parameters():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpt_cli.evaluation.attention_heads import Head
     from gpt_cli.run.load_model import LoadedRun
 
-_MOST = 256  # tokens that a picture still shows
+_MAX = 256  # tokens that a picture still shows
 _TOKENS = 64
 
 
@@ -39,7 +39,7 @@ def attention(
     ] = None,
     head: Annotated[list[int] | None, typer.Option(metavar="N", help="Show this head of each layer. Likewise.")] = None,
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, max=_MOST, help="Of a longer text the last ones are shown.")
+        int, typer.Option(metavar="N", min=1, max=_MAX, help="Of a longer text the last ones are shown.")
     ] = _TOKENS,
     unknown: UnknownOption = "error",
     ascii: Annotated[bool, typer.Option("--ascii", help="Print it for a terminal instead.")] = False,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpt_cli.sampling import TextStream
     from gpt_cli.tokenizer import Tokenizer
 
-_MOST = 100_000  # samples of a prompt, which are all kept
+_MAX = 100_000  # samples of a prompt, which are all kept
 _PROMPTS, _OUTPUT = "What to continue", "How many, and what is printed"
 
 
@@ -69,9 +69,7 @@ def sample(
     allow: opts.AllowOption = None,
     choices: opts.ChoicesOption = None,
     regex: opts.RegexOption = None,
-    n: Annotated[
-        int, typer.Option("-n", min=1, max=_MOST, help="Samples of each prompt.", rich_help_panel=_OUTPUT)
-    ] = 1,
+    n: Annotated[int, typer.Option("-n", min=1, max=_MAX, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Texts that are written at once.", rich_help_panel=_OUTPUT)
     ] = 64,

@@ -30,12 +30,12 @@ if sys.platform != "win32":
 
 SECONDS = 20.0
 """The time limit of a compilation: of wall time, or on a busy machine of processor time."""
-_MOST_SECONDS = 240.0
+_MAX_SECONDS = 240.0
 _ALIVE = 0.02  # share of a processor below which a process counts as waiting, not computing
 _VERSION_SECONDS = 5.0
 _MAX_OUTPUT = 1 << 16  # bytes of its messages that are read
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
-_ROOM = 1 << 25  # bytes, more than a compilation needs
+_MIN_FREE_BYTES = 1 << 25  # bytes, more than a compilation needs
 _PREFIX, _LOCK = "gpt-kernel-", "lock"
 _STALE = 3600.0  # seconds after which a folder without a lock counts as abandoned
 _NICE = 5  # more than that of this process; so little that on a busy machine it does not count as waiting
@@ -121,7 +121,7 @@ def compile_library(
 
     Raises KernelUnavailable, CompilerHangs and OSError.
     """
-    if place is None or shutil.disk_usage(place).free < _ROOM:
+    if place is None or shutil.disk_usage(place).free < _MIN_FREE_BYTES:
         place = private_place()
     with _private_directory(place) as folder:
         library, errors = folder / "kernel.so", list[Exception]()
@@ -269,9 +269,9 @@ def _require_in_time(name: str, group: int, seconds: float, limit: float) -> Non
     if seconds < limit:
         return
     computed = _processor_seconds(group)
-    if seconds < _MOST_SECONDS and computed is not None and seconds * _ALIVE < computed < limit:
+    if seconds < _MAX_SECONDS and computed is not None and seconds * _ALIVE < computed < limit:
         return  # a busy machine
-    raise CompilerHangs(f"{name} did not end within {min(seconds, _MOST_SECONDS):.0f} s")
+    raise CompilerHangs(f"{name} did not end within {min(seconds, _MAX_SECONDS):.0f} s")
 
 
 def _processor_seconds(group: int) -> float | None:

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-_MOST_LINKS = 40  # as many as Linux follows in one path
+_MAX_LINKS = 40  # as many as Linux follows in one path
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -55,7 +55,7 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             place = step
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise UntrustedError(f"{path} has too many symbolic links")
         target = Path(os.readlink(step))
         place = Path(target.anchor) if target.is_absolute() else place

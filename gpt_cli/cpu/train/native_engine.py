@@ -68,12 +68,12 @@ class NativeEngine:
 
     def forward_backward(self, inputs: Tensor, targets: Tensor, loss_normalizer: int | Tensor, seed: int) -> Tensor:
         share = 1.0 / (inputs.numel() * loss_normalizer if isinstance(loss_normalizer, int) else float(loss_normalizer))
-        return torch.tensor(self.add_gradients(inputs, targets, share, seed) * share)
+        return torch.tensor(self.loss_and_gradients(inputs, targets, share, seed) * share)
 
     def summed_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         return torch.tensor(self._run(inputs, targets, 0.0, None), dtype=torch.float64)
 
-    def add_gradients(self, inputs: Tensor, targets: Tensor, weight: float, seed: int = 0) -> float:
+    def loss_and_gradients(self, inputs: Tensor, targets: Tensor, weight: float, seed: int = 0) -> float:
         """(B, T), (B, T) -> the summed loss; `weight` times its gradient is added to every trained parameter's `grad`.
 
         Both are with the dropout that `seed` draws.

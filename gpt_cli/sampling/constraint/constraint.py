@@ -33,7 +33,7 @@ class Constraint:
 
     def accept(self, tokens: Sequence[int]) -> None:
         for matcher, token in zip(self.matchers, tokens, strict=True):
-            matcher.append(token)
+            matcher.accept(token)
 
     def reorder(self, rows: Sequence[int]) -> None:
         self.matchers = [copy(self.matchers[row]) for row in rows]

@@ -36,7 +36,7 @@ class Matcher:
 
     def __init__(self, table: TokenTable, budget: int | None, ends: bool) -> None:
         self._table = table
-        self._place: State = table.start
+        self._state: State = table.start
         self._budget = budget
         self._ends = ends
         self.finished = False
@@ -46,27 +46,27 @@ class Matcher:
 
     def mask(self) -> Mask | None:
         """(V,): the tokens that may follow. None: any, since those that do not continue the match end the text."""
-        if self.finished or (self._ends and self._table.matches(self._place)):
+        if self.finished or (self._ends and self._table.matches(self._state)):
             return None
         return self._allowed()
 
-    def append(self, token: int) -> None:
-        """Append `token`, which `mask` allows."""
+    def accept(self, token: int) -> None:
+        """Go on with `token`, which `mask` allows."""
         if self.finished:
             return
-        transitions = self._table.transitions(self._place)
+        transitions = self._table.transitions(self._state)
         budget = None if self._budget is None else self._budget - 1
         distance = int(transitions.distances[token])
         if distance >= UNREACHABLE or (budget is not None and distance > budget):
             self.finished = self.rejected_last = self._ends
             return
-        self._place, self._budget = self._table.place(int(transitions.places[token])), budget
-        if self._ends and self._table.matches(self._place):
+        self._state, self._budget = self._table.state(int(transitions.states_after[token])), budget
+        if self._ends and self._table.matches(self._state):
             self.finished = not self._allowed().any()
 
     def _allowed(self) -> Mask:
         """(V,): the tokens after which a match can be reached within the budget."""
-        distances = self._table.transitions(self._place).distances
+        distances = self._table.transitions(self._state).distances
         allowed: Mask = (
             distances < UNREACHABLE if self._budget is None else distances <= min(self._budget - 1, UNREACHABLE - 1)
         )

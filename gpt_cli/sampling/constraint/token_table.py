@@ -1,7 +1,7 @@
 """For each state, the tokens of a vocabulary after which a match is still reachable.
 
 Shapes: V tokens, Q states of the pattern, D nodes of the UTF-8 decoder, C classes of characters.
-A place is a (state, node): the position in the pattern, and that inside a character.
+A `State` is a pair: the state of the pattern, and the node inside a character.
 """
 
 import heapq
@@ -26,17 +26,17 @@ State = tuple[int, int]
 class Transitions:
     """Transitions of all tokens from one state."""
 
-    places: Numbers
+    states_after: Numbers
     """(V,): state * D + node after the token."""
     distances: Numbers
     """(V,): an upper bound on the tokens from there to a match; UNREACHABLE if the token is not allowed."""
 
 
 class TokenTable:
-    """The transitions of all tokens from each place of a pattern, computed when a text reaches it.
+    """The transitions of all tokens from each state of a pattern, computed when a text reaches it.
 
     Tokens in `never` are excluded. Distances count tokens of one character or one byte only: all vocabularies here have
-    these, so from a place that is not UNREACHABLE there always is a way.
+    these, so from a state that is not UNREACHABLE there always is a way.
     """
 
     def __init__(self, dfa: DFA, tokenizer: Tokenizer, never: Collection[int]) -> None:
@@ -54,34 +54,34 @@ class TokenTable:
     def start(self) -> State:
         return 0, self._decoder.root
 
-    def place(self, number: int) -> State:
-        """The place of a number of `Transitions.places`."""
+    def state(self, number: int) -> State:
+        """The state of a number of `Transitions.states_after`."""
         return divmod(number, len(self._decoder))
 
-    def matches(self, place: State) -> bool:
+    def matches(self, state: State) -> bool:
         """True if the text up to here is a match."""
-        return bool(place[1] == self._decoder.root and self._dfa.accepts[place[0]])
+        return bool(state[1] == self._decoder.root and self._dfa.accepts[state[0]])
 
-    def distance(self, place: State) -> int:
+    def distance(self, state: State) -> int:
         """An upper bound on the tokens to a match; UNREACHABLE if there is none."""
-        return int(self._distances[place[0]] if place[1] == self._decoder.root else self._inside(place[0])[place[1]])
+        return int(self._distances[state[0]] if state[1] == self._decoder.root else self._inside(state[0])[state[1]])
 
-    def transitions(self, place: State) -> Transitions:
-        """Transitions of all tokens from `place`."""
-        if place in self._cache:
-            self._cache.move_to_end(place)
+    def transitions(self, state: State) -> Transitions:
+        """Transitions of all tokens from `state`."""
+        if state in self._cache:
+            self._cache.move_to_end(state)
         else:
-            self._cache[place] = self._follow(place)
+            self._cache[state] = self._follow(state)
             while len(self._cache) * 2 * len(self._lengths) > _CACHE_LIMIT and len(self._cache) > 1:
                 self._cache.popitem(last=False)
-        return self._cache[place]
+        return self._cache[state]
 
-    def _follow(self, place: State) -> Transitions:
+    def _follow(self, state: State) -> Transitions:
         """Walk all tokens at once, a byte at a time, dropping those that cannot match."""
-        places = np.zeros(len(self._lengths), dtype=np.int64)
+        states_after = np.zeros(len(self._lengths), dtype=np.int64)
         distances = np.full(len(self._lengths), UNREACHABLE)
         tokens = np.flatnonzero(self._lengths)
-        states, nodes = (np.full(len(tokens), start) for start in place)
+        states, nodes = (np.full(len(tokens), start) for start in state)
         n_read = 0
         while len(tokens):
             step = self._decoder.table[nodes, self._bytes[self._offsets[tokens] + n_read]]
@@ -91,11 +91,11 @@ class TokenTable:
             n_read += 1
             possible = (step != INVALID) & (self._distances[states] < UNREACHABLE)
             ended = possible & (self._lengths[tokens] == n_read)
-            places[tokens[ended]] = states[ended] * len(self._decoder) + nodes[ended]
+            states_after[tokens[ended]] = states[ended] * len(self._decoder) + nodes[ended]
             distances[tokens[ended]] = self._distances_at(states[ended], nodes[ended])
             is_running = possible & ~ended
             tokens, states, nodes = tokens[is_running], states[is_running], nodes[is_running]
-        return Transitions(places, distances)
+        return Transitions(states_after, distances)
 
     def _distances_at(self, states: Numbers, nodes: Numbers) -> Numbers:
         distances = self._distances[states]

@@ -18,7 +18,7 @@ _LENGTHS = (1, 2, 4, 8)  # of the shortest run
 _HELD_OUT = (1.0, 16)  # width and length
 _FEWEST_STEPS = 100  # of shorter runs the law is another: docs/scaling_laws.md
 _FEWEST_SIZES = 3
-_ROOM = 0.85  # of the budget, for training; the rest is for start-up, evaluation and saving
+_TRAINING_SHARE = 0.85  # of the budget, for training; the rest is for start-up, evaluation and saving
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[floa
     longest = length * per_token[scale]
     work = sum(_LENGTHS) * sum(per_token[width] for width in widths) + longest
     work = max(work / jobs, longest)
-    shortest = _ROOM * seconds / work / tokens_per_step  # steps
+    shortest = _TRAINING_SHARE * seconds / work / tokens_per_step  # steps
     if shortest < _FEWEST_STEPS:
-        minutes = math.ceil(_FEWEST_STEPS * tokens_per_step * work / _ROOM / 60.0)
+        minutes = math.ceil(_FEWEST_STEPS * tokens_per_step * work / _TRAINING_SHARE / 60.0)
         raise RequestError(
             f"the budget of {seconds:,.0f} s is too small: the shortest run would have {shortest:.0f} steps, fewer than"
             f" {_FEWEST_STEPS}",

@@ -19,7 +19,7 @@ Point = Mapping[str, str]
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})")
 _RATES = frozenset({"optim.lr", "optim.adamw_lr", "optim.weight_decay", "optim.eps", "model.init_std"})
-MOST_POINTS = 10_000
+MAX_POINTS = 10_000
 _DIGITS = 3  # significant digits of a number drawn from a range: it is part of the run's name
 _REFUSED = {
     "run_dir": "each run has a directory of its own in that of the sweep (--out)",
@@ -176,9 +176,9 @@ def _check(axes: Sequence[Axis], fixed: Sequence[str]) -> None:
     for axis in axes:
         if reason := _refusal(axis.key, fixed):
             raise RequestError(f"{axis.key} cannot be swept: {reason}")
-    if (points := _count(axes)) > MOST_POINTS:
+    if (points := _count(axes)) > MAX_POINTS:
         hint = "search ranges in their place: key=low..high"
-        raise RequestError(f"{points:,} combinations are more than {MOST_POINTS:,}", hint=hint)
+        raise RequestError(f"{points:,} combinations are more than {MAX_POINTS:,}", hint=hint)
 
 
 def _refusal(key: str, fixed: Sequence[str]) -> str | None:

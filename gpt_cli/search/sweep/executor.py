@@ -142,13 +142,13 @@ def execute(
             progress.reached(name, execution.tasks[name].share(outcome))
             if source.pruned_at(name, outcome, execution.outcomes) is not None:
                 pool.stop(name)
-        progress.tell(note)
+        progress.report(note)
 
 
 def _begin(
     task: RunTask, source: RunSource, pool: RunPool, limits: RunLimits, execution: Execution, progress: "Progress"
 ) -> None:
-    outcome = _settle(task, task.outcome(), source, execution.outcomes)
+    outcome = _apply_pruning(task, task.outcome(), source, execution.outcomes)
     if not outcome.is_final:
         if limits.max_runs is not None and len(execution.tasks) >= limits.max_runs:
             execution.left = f"--max-runs {limits.max_runs} is reached"
@@ -190,7 +190,7 @@ def _record_end(
     end: RunEnd, source: RunSource, execution: Execution, progress: "Progress", note: Notify, *, interrupted: bool
 ) -> None:
     task = execution.tasks[end.name]
-    outcome = _settle(task, task.outcome(ended=end.exit_code == 0), source, execution.outcomes)
+    outcome = _apply_pruning(task, task.outcome(ended=end.exit_code == 0), source, execution.outcomes)
     if not outcome.is_final and (end.error is not None or not interrupted):
         lost = "its metrics.jsonl has lost the last evaluation: remove its directory, and it is trained anew"
         reason = lost if end.exit_code == 0 else "it was interrupted"
@@ -207,7 +207,7 @@ def _record_end(
     note(f"  {len(execution.outcomes)}/{source.total_runs} {task.label}: {summary}")
 
 
-def _settle(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mapping[str, Outcome]) -> Outcome:
+def _apply_pruning(task: RunTask, outcome: Outcome, source: RunSource, outcomes: Mapping[str, Outcome]) -> Outcome:
     """`outcome`, or that of a pruned run if the source prunes it at an evaluation that it has passed."""
     step = source.pruned_at(task.name, outcome, outcomes)  # also if it failed: that may have happened later
     if step is None:
@@ -250,7 +250,7 @@ class Progress:
     def reached(self, name: str, share: float) -> None:
         self._share[name] = max(share, self._share[name])
 
-    def tell(self, note: Notify) -> None:
+    def report(self, note: Notify) -> None:
         """Report the progress, every half minute."""
         now = self._clock()
         if now - self._last_note < _NOTE_EVERY:

@@ -94,7 +94,7 @@ class RunPool(AbstractContextManager["RunPool"]):
             trainer.buffer += data
             *lines, partial = bytes(trainer.buffer).split(b"\n")
             trainer.buffer = bytearray(partial)
-            ends += [self._take_reply(trainer, json.loads(line)) for line in lines]
+            ends += [self._handle_reply(trainer, json.loads(line)) for line in lines]
             if not data:
                 ends += self._reap(trainer)
         return ends
@@ -136,7 +136,7 @@ class RunPool(AbstractContextManager["RunPool"]):
         device = {"CUDA_VISIBLE_DEVICES": self.devices[slot % len(self.devices)]} if self.devices else {}
         return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **device}
 
-    def _take_reply(self, trainer: _Trainer, reply: dict[str, Any]) -> RunEnd:
+    def _handle_reply(self, trainer: _Trainer, reply: dict[str, Any]) -> RunEnd:
         name, trainer.name, trainer.stop_requested = trainer.name, None, False
         assert name is not None
         return RunEnd(name, reply.get("exit_code"), reply.get("error"))

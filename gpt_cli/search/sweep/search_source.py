@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import read_file, replace_file
-from gpt_cli.search.sweep.axes import MOST_POINTS, corners, every_point
+from gpt_cli.search.sweep.axes import MAX_POINTS, corners, every_point
 from gpt_cli.search.sweep.executor import RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.sweep import FINALISTS, Runs
@@ -31,7 +31,7 @@ class SearchSource:
         assert runs.plan.trials is not None
         self.runs, self.trials = runs, runs.plan.trials
         self._drawn = read_trials(runs)
-        self._all_points = every_point(runs.request.axes, MOST_POINTS)
+        self._all_points = every_point(runs.request.axes, MAX_POINTS)
         self._tasks: dict[str, RunTask] = {}  # of the trials, in their order
         self._finals: list[RunTask] | None = None
         point = next(iter(corners(runs.request.axes)))
