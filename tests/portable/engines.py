@@ -20,7 +20,7 @@ from gpt_cli.cpu.common.kernel import SOURCE
 from gpt_cli.cpu.decode import bindings as decoder
 from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.cpu.decode.weights import LayerWeights, Weights
-from gpt_cli.cpu.train import build_settings, network
+from gpt_cli.cpu.train import build_settings, native_engine
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.cpu_level import processor_flags
@@ -170,11 +170,11 @@ def train_input(
     matrices: list[torch.Tensor],
 ) -> tuple[bytes, dict[str, int]]:
     """A model, a batch and matrices to orthogonalise; and where the gradient of each parameter begins."""
-    native = network.NativeEngine(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
+    native = native_engine.NativeEngine(model, NativeLibrary(ctypes.CDLL(None), Backend(), dtype), threads)
     net, slots = native._net, native._slots
     integers, floats = _model_fields(net)
     floats = np.append(floats, np.float32(net.dropout))
-    rotary = next((module for module in model.modules() if isinstance(module, network.Rotary)), None)
+    rotary = next((module for module in model.modules() if isinstance(module, native_engine.Rotary)), None)
     fixed = None if isinstance(model.embedding.positions, torch.nn.Parameter) else model.embedding.positions
     batch, length = inputs.shape
     sizes = [len(slots), net.n_parameters, native._matrices.numel(), batch, length, 2, threads, len(matrices)]
