@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -158,6 +158,20 @@ def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:
                 texts(parquet, note=lambda _: None)
             except UserError as error:
                 assert error.exit_code == 1  # noqa: PT017 - some damage is in values that nobody reads
+
+
+def test_a_failure_of_pyarrow_without_a_message_is_told_by_its_type(
+    parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow import ArrowInvalid
+    from pyarrow import parquet as format
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise ArrowInvalid("")
+
+    monkeypatch.setattr(format, "ParquetFile", fail)
+    with pytest.raises(UserError, match=r"is not a whole Parquet file: ArrowInvalid$"):
+        texts(parquet)
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

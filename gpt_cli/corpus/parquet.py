@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
 from gpt_cli.corpus.records import LONGEST_RECORD, Stream, check_empty_records, find_column
-from gpt_cli.errors import Notify, UserError, require_package
+from gpt_cli.errors import Notify, UserError, first_line, require_package
 from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
@@ -70,7 +70,7 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
             f"there is too little memory to read {path}", hint="free some, or write it with smaller row groups"
         ) from error
     except arrow.ArrowException as error:
-        raise _damage_error(path, str(error).splitlines()[0][:200]) from error
+        raise _damage_error(path, first_line(error)[:200]) from error
 
 
 def _documents(path: Path, key: str, arrays: Iterator[Any], limit: "_ExpansionLimit", note: Notify) -> Iterator[Stream]:

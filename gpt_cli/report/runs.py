@@ -11,7 +11,7 @@ from typing import Any
 
 from gpt_cli.config import Config, load_config, may_change, to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
-from gpt_cli.errors import UserError
+from gpt_cli.errors import UserError, first_line
 from gpt_cli.files import check_listed, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
@@ -66,7 +66,7 @@ def list_runs(folder: Path) -> list[RunLine]:
             check_listed(run)
             configs[run] = load_config(run / CONFIG)
         except UserError as error:
-            broken[run] = _failed(run, error.message.partition("\n")[0], error.__cause__)
+            broken[run] = _failed(run, first_line(error), error.__cause__)
     broken |= _without_record(path for path in named if path not in closed and path not in runs)
     common = _common_values(list(configs.values()))
     listed = [_describe(run, configs[run], common) if run in configs else broken.pop(run) for run in runs]
