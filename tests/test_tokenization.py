@@ -202,7 +202,7 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
 def test_every_core_encodes_unless_fewer_are_asked_for(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(tokenize_pipeline, "_available_cores", lambda: 3)
+    monkeypatch.setattr(tokenize_pipeline, "usable_cores", lambda: {0, 1, 2})
     config = BPE if kind == "bpe" else TokenizerConfig.model_validate({"kind": kind})
     pipeline = tokenize_pipeline.TokenizePipeline.scan(corpus, config, pytest.fail, None, None)
     assert pipeline.processes == 3

@@ -6,7 +6,6 @@ what it needs), and to encode it. A short text stays in memory after the first t
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.cores import usable_cores
 from gpt_cli.corpus.corpus_text import BLOCK, CorpusText, count_characters
 from gpt_cli.corpus.divide import VOCABULARY_HINT
 from gpt_cli.corpus.encoder_pool import encode_batches
@@ -97,7 +97,7 @@ class TokenizePipeline:
         progress = progress or _silent
         pretrained = None if config.file is None else train_tokenizer((), config)
         text = CorpusText.find(data, note)
-        processes = processes or _available_cores()
+        processes = processes or len(usable_cores())
         alphabet = pretrained is None and _is_scanned_alphabet(config, text)
         end_lines = _ends_lines(config, pretrained)
         stats = scan(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
@@ -268,11 +268,6 @@ def _ends_lines(config: TokenizerConfig, pretrained: Tokenizer | None) -> bool:
 def _is_scanned_alphabet(config: TokenizerConfig, text: CorpusText) -> bool:
     """True if the vocabulary is every character of the text, which the scan collects."""
     return config.kind == "char" and config.min_count == 1 and all(member.weight == 1 for member in text.files)
-
-
-def _available_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _silent(_stage: Stage, _done: int, _total: int | None) -> None:

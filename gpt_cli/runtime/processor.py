@@ -4,14 +4,14 @@ import os
 import platform
 from pathlib import Path
 
+from gpt_cli.cores import usable_cores
 from gpt_cli.runtime.cpu_level import chosen_level, native_flags
 
 
 def physical_cores() -> int:
     """Cores this process may use, hyper-threads counted once where Linux says which share a core."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = {_read(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") or cpu for cpu in allowed}
-    return len(siblings)
+    path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return len({_read(path.format(core)) or core for core in usable_cores()})
 
 
 def processor_name() -> str:

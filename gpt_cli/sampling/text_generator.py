@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import ModelConfig
+from gpt_cli.cores import usable_cores
 from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions
 from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
@@ -166,5 +167,4 @@ class TextGenerator:
 
 def _threads() -> int:
     """One thread for each core that this process may use, at most 8."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 8)
+    return min(len(usable_cores()), 8)
