@@ -15,7 +15,6 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import (
     Sampler,
     SamplingParams,
-    drop_unknown,
     encode_prompt,
     stream_texts,
     stream_torch,
@@ -23,7 +22,14 @@ from gpt_cli.sampling import (
 from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.text_stream import StopMatcher, TextStream
-from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters, train_tokenizer
+from gpt_cli.tokenizer import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    UnknownCharacters,
+    drop_unknown,
+    train_tokenizer,
+)
 
 VOCAB_SIZE = 13
 CONTEXT = 7

@@ -15,10 +15,9 @@ from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
 from gpt_cli.corpus.records import MissingKeyError, OtherFormatError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.sampling import drop_unknown
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.plural import plural
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import Tokenizer, drop_unknown
 
 _KEYS: dict[str, tuple[str, ...]] = {
     "pairs": ("prompt_key", "completion_key"),

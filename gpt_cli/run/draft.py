@@ -10,7 +10,7 @@ from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import read_file
 from gpt_cli.run.directory import find_run
 from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import Tokenizer, drop_unknown
 
 NGRAM = "ngram"
 _LIMIT = 1 << 26  # bytes of a text
@@ -57,6 +57,4 @@ def _tokens(path: Path, tokenizer: Tokenizer) -> list[int]:
         raise RequestError(
             f"the draft is neither a run nor UTF-8 text: byte 0x{byte:02x} at offset {error.start}", where=str(path)
         ) from None
-    missing = tokenizer.unknown_characters(text)
-    text = text.translate(dict.fromkeys(map(ord, missing))) if missing else text
-    return [int(token) for token in tokenizer.encode(text)]
+    return [int(token) for token in tokenizer.encode(drop_unknown(tokenizer, text)[0])]

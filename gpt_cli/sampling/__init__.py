@@ -7,7 +7,6 @@ Never: draws from a global generator, or imports torch with the package itself.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.sampling.prompt import drop_unknown as drop_unknown
 from gpt_cli.sampling.prompt import encode_prompt as encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions as SamplingOptions
 from gpt_cli.sampling.sampling_params import SamplingParams as SamplingParams

@@ -14,9 +14,3 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     if tokenizer.eot_id is not None:
         return [tokenizer.eot_id]
     return [0] if tokenizer.unknown_characters("\n") else encode_prompt(tokenizer, "\n")
-
-
-def drop_unknown(tokenizer: Tokenizer, text: str) -> tuple[str, list[str]]:
-    """`text` without the characters that the vocabulary lacks, and those characters."""
-    unknown = tokenizer.unknown_characters(text)
-    return text.translate({ord(character): None for character in unknown}), unknown

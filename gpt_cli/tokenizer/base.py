@@ -114,6 +114,12 @@ def _describe_character(character: str, index: int) -> str:
     return f"'{escape_control_chars(character)}' (U+{ord(character):04X}, first at character {index + 1:,})"
 
 
+def drop_unknown(tokenizer: Tokenizer, text: str) -> tuple[str, list[str]]:
+    """`text` without the characters that the vocabulary lacks, and those characters."""
+    unknown = tokenizer.unknown_characters(text)
+    return text.translate(dict.fromkeys(map(ord, unknown))) if unknown else text, unknown
+
+
 def encode_text(text: str, encoding: str = "utf-8") -> bytes:
     """The bytes of `text` in a Unicode encoding.
 
