@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.evaluation.logprob_scorer import LogProbs
-from gpt_cli.tokenizer import Ids, Tokenizer
+from gpt_cli.tokenizer import Ids, Tokenizer, token_sizes
 
 SurpriseKey = Literal["bits-per-byte", "bits"]
 
@@ -57,8 +57,7 @@ class ScoredText:
         self.ids, self.log_probs = ids, log_probs
         self._tokenizer = tokenizer
         self._data = text.encode()
-        sizes = np.array([len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)], dtype=np.int64)
-        self._sizes = sizes[ids]  # (N,) bytes, as bits per byte are counted: none for <unk>
+        self._sizes = token_sizes(tokenizer)[ids, 0]  # (N,) bytes, as bits per byte are counted: none for <unk>
         lengths = self._sizes
         if tokenizer.unk_id is not None:  # a vocabulary of characters
             lengths = np.array([len(character.encode()) for character in text], dtype=np.int64)

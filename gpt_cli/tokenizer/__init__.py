@@ -8,6 +8,7 @@ from gpt_cli.tokenizer.base import Ids as Ids
 from gpt_cli.tokenizer.base import Tokenizer as Tokenizer
 from gpt_cli.tokenizer.base import UnknownCharacters as UnknownCharacters
 from gpt_cli.tokenizer.base import drop_unknown as drop_unknown
+from gpt_cli.tokenizer.base import token_sizes as token_sizes
 from gpt_cli.tokenizer.bpe import BPETokenizer as BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer as ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer as CharTokenizer

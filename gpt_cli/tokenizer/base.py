@@ -16,6 +16,7 @@ from gpt_cli.terminal.escape import escape_control_chars
 Ids = npt.NDArray[np.uint32]
 
 _MAX_LISTED = 10  # unknown characters that an error lists
+_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of a character in UTF-8: all but its first byte
 
 
 class Tokenizer(Protocol):
@@ -139,6 +140,13 @@ def encode_text(text: str, encoding: str = "utf-8") -> bytes:
             f" {error.start + 1}, which is not Unicode text",
             hint="read the text as UTF-8, and replace what does not decode",
         ) from None
+
+
+def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """(V, 2) bytes and characters of each token; special ones stand for no text."""
+    pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+    first_bytes = [piece.translate(None, _CONTINUATION_BYTES) for piece in pieces]
+    return np.array([list(map(len, pieces)), list(map(len, first_bytes))], dtype=np.int64).T
 
 
 def validate_ids(ids: Sequence[int] | npt.NDArray[Any], vocab_size: int) -> npt.NDArray[Any]:

@@ -24,7 +24,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
 from gpt_cli.terminal.plural import plural
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import Tokenizer, token_sizes
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.engine import Engine
 
@@ -133,12 +133,6 @@ class EvaluationText:
     def _load(self, position: int, end: int, width: int) -> tuple[Tensor, Tensor]:
         ids = self.tokens.span(position, end + 1)
         return ids[:-1].view(-1, width), ids[1:].view(-1, width)
-
-
-def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
-    """(V, 2) bytes and characters of each token; special ones stand for no text."""
-    pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-    return np.array([(len(p), sum(byte & 0xC0 != 0x80 for byte in p)) for p in pieces], dtype=np.int64)
 
 
 class EvalDataset(Protocol):

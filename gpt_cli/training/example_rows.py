@@ -16,8 +16,8 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.examples.tokens import COMPLETION_END, PROMPT, Examples
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.runtime.async_copy import to_device_async
-from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.training.evaluate import IGNORED, token_sizes
+from gpt_cli.tokenizer import Tokenizer, token_sizes
+from gpt_cli.training.evaluate import IGNORED
 
 
 @dataclass(frozen=True, eq=False)
