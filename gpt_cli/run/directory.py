@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 DATA, RUN = "data.json", "run.json"
 _FORMAT = 1
 _JSON_LIMIT = 1 << 20
-# A directory of nothing but these was being made into a run when the process died.
+# If only these files exist, creating the run was interrupted.
 _UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "SHA256SUMS", "lock"})
 Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
 _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")

@@ -1,4 +1,4 @@
-"""Numbers on their way from and to a device: nobody waits for what was asked meanwhile."""
+"""Asynchronous copies between host and device: started now, read later, without waiting for work queued in between."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ class CPULevel(NamedTuple):
 
     name: str
     flags: frozenset[str]
-    """Of the processor, as Linux calls what the level has."""
+    """Linux's names of the required CPU flags."""
     compiler_options: tuple[str, ...]
     libraries: dict[str, str]
     """Environment variables by which torch and what it brings keep to the level."""
