@@ -96,7 +96,7 @@ ROWS = (
 def data_of(corpus: str, source: str, steps: int) -> dict[bool, tuple[str, ...]]:
     """{whether epochs are many: the settings for it}: an excerpt and the validation split are laid down as files."""
     text = CorpusText.find(DataConfig(source=source), lambda _: None)
-    whole = "\n".join(block.text for number in range(len(text.members)) for block in text.blocks(number))
+    whole = "\n".join(block.text for number in range(len(text.files)) for block in text.blocks(number))
     files = {split: OUT / f"{corpus}-{split}.txt" for split in ("train", "val")}
     files["train"].write_text(whole[:EXCERPT], encoding="utf-8")
     files["val"].write_text(whole[len(whole) * 9 // 10 :], encoding="utf-8")
