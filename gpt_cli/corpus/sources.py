@@ -134,7 +134,7 @@ def refuse_overwriting(output: Path, sources: Iterable[str], option: str) -> Non
             is_text = glob.has_magic(path) and place in map(os.path.realpath, match_sorted(path))
         if is_text:
             raise RequestError(
-                f"{output} belongs to the text {source}, which would be another then",
+                f"{output} belongs to the text {source}, which this would change",
                 hint=f"choose another file with {option}",
             )
 

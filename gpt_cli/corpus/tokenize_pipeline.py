@@ -118,8 +118,9 @@ class TokenizePipeline:
             weights = [member.weight for member in self.text.files]
             division["files"] = hashlib.sha256(self.stats.files.tobytes() + repr(weights).encode()).hexdigest()
         parts = [FORMAT, self.stats.fingerprint, division, vocabulary]
-        if self.pretrained is None and self.config.kind == "bpe" and self._sampled_share < 1:
-            parts += ["cut"] if self.config.train_bytes < _LONGEST_SEGMENT else []  # which older versions read whole
+        is_learned = self.pretrained is None and self.config.kind == "bpe"
+        if is_learned and self._sampled_share < 1 and self.config.train_bytes < _LONGEST_SEGMENT:
+            parts.append("cut")  # segments longer than the sample, which older versions read whole
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def train_tokenizer(self) -> Tokenizer:

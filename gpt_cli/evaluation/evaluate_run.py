@@ -30,7 +30,7 @@ from gpt_cli.training.labelled_rows import LabelledRows
 from gpt_cli.training.select_engine import build_native_engine
 from gpt_cli.training.torch_engine import TorchEngine
 
-_CHUNK = 1 << 20  # tokens that are looked at at once
+_CHUNK = 1 << 20  # tokens that are searched for <unk> at once
 
 
 @dataclass(frozen=True)

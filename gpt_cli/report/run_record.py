@@ -11,9 +11,10 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
-from gpt_cli.run.directory import DATA, RUN, hint_at_run, read_json_object
+from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.model_info import count_parameters
+from gpt_cli.run.run_files import DATA, RUN, read_json_object
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 

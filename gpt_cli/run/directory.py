@@ -28,11 +28,8 @@ from typing import TYPE_CHECKING, Any, Self
 from gpt_cli.config import (
     Config,
     SampleConfig,
-    changed_keys,
     dump_config,
     load_config,
-    may_change,
-    to_yaml_scalar,
 )
 from gpt_cli.config.load import parse_config, read_config_file
 from gpt_cli.config.paths import as_written
@@ -44,7 +41,6 @@ from gpt_cli.files import (
     check_listed,
     list_directory,
     make_directory,
-    read_file,
     remove_stale_temp_dirs,
     replace_listed,
     write_listed,
@@ -53,21 +49,20 @@ from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
 from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.log import RunLog
+from gpt_cli.run.resume import Changes, check_resumed
+from gpt_cli.run.run_files import DATA, RUN
 from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
-from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
 
-DATA, RUN = "data.json", "run.json"
 _FORMAT = 1
-_JSON_LIMIT = 1 << 20
 # If only these files exist, creating the run was interrupted.
 _UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "SHA256SUMS", "lock"})
-Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
 _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
 
@@ -104,7 +99,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             changes: Changes = {}
             if (path / RUN).exists():
                 _check_files(path)
-                changes = _changes_on_resume(path, config, corpus)
+                changes = check_resumed(path, config, corpus)
             else:
                 _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
             written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
@@ -198,12 +193,6 @@ def _check_files(path: Path) -> None:
         elif error.hint is None and newest is not None:
             error.hint = _use_alone(newest)
         raise
-
-
-def run_of(config: Config) -> Path | None:
-    """The run in `config.run_dir`; None if there is none yet."""
-    run = None if config.run_dir is None else Path(config.run_dir)
-    return run if run is not None and (run / RUN).is_file() else None
 
 
 def is_run(name: str) -> bool:
@@ -365,56 +354,6 @@ def _describe_data(corpus: "Corpus") -> dict[str, Any]:
     }
 
 
-def refuse_another_text(config: Config) -> None:
-    """Raise RequestError if the run in `config.run_dir` was begun on another text, or reads it in another way."""
-    if (run := run_of(config)) is not None:
-        of_text = {key: change for key, change in _changes(run, config).items() if key.startswith("data.")}
-        _refuse_fixed_changes(run, of_text)
-
-
-def refuse_another_config(config: Config) -> Changes:
-    """The keys in which `config` changes the run in its run_dir. Raises RequestError where a run does not allow it."""
-    if (run := run_of(config)) is None:
-        return {}
-    changes = _changes(run, config)
-    if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
-        changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
-    _refuse_fixed_changes(run, changes)
-    return changes
-
-
-def _changes(path: Path, config: Config) -> Changes:
-    return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
-
-
-def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
-    """Raise RequestError if a resumed run does not allow one of the changes."""
-    if fixed := {key: change for key, change in changes.items() if not may_change(key)}:
-        lines = [
-            f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
-        ]
-        raise RequestError(
-            f"run_dir {path} is a run of another config{''.join(lines)}",
-            hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}",
-        )
-
-
-def _changes_on_resume(path: Path, config: Config, corpus: "Corpus") -> Changes:
-    """The keys that `config` changes in the run that it resumes. Raises RequestError for one that may not change, and
-    for another tokenizer or text."""
-    changes = _changes(path, config)
-    _refuse_fixed_changes(path, changes)
-    if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
-        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
-    if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
-        raise RequestError(
-            f"the text has changed since the run in {path} began"
-            f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
-            hint="choose another, run_dir=runs/NAME, or restore the text",
-        )
-    return changes
-
-
 def package_versions() -> dict[str, str | None]:
     """The version of Python and of each package that computes; None for one that is not installed."""
     return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
@@ -429,27 +368,3 @@ def _version(package: str) -> str | None:
 
 def _to_json(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
-
-
-def is_imported(run: Path) -> bool:
-    """True if `run` was imported from another tool."""
-    return (run / DATA).is_file() and read_fingerprint(run / DATA) == ""
-
-
-def read_fingerprint(path: Path) -> str:
-    """The fingerprint of the text that data.json, at `path`, tells. Raises DamagedError if it does not."""
-    data = read_json_object(path)
-    if "fingerprint" not in data:
-        raise DamagedError(f"{path} is damaged: it does not tell the fingerprint of the text")
-    return str(data["fingerprint"])
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in the file `path` of a run. Raises DamagedError for anything else."""
-    try:
-        value = json.loads(read_file(path, _JSON_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged: it is not JSON") from error
-    if not isinstance(value, dict):
-        raise DamagedError(f"{path} is damaged: it is not a JSON object")
-    return value

@@ -11,7 +11,7 @@ from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.run.checkpoint import TOKENIZER
-from gpt_cli.run.directory import DATA, read_fingerprint, run_of
+from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
 from gpt_cli.tokenizer import load_tokenizer
 
 

@@ -8,7 +8,8 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import DirectoryLock, make_directory, sync_directory
 from gpt_cli.files.output_path import why_closed
 from gpt_cli.files.safe_io import DiskError, translate_os_errors
-from gpt_cli.run.directory import RUN, free_name
+from gpt_cli.run.directory import free_name
+from gpt_cli.run.run_files import RUN
 
 TRASH = ".trash"
 

@@ -11,9 +11,10 @@ from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.crash_loop import why_over
-from gpt_cli.run.directory import refuse_another_config, refuse_foreign
+from gpt_cli.run.directory import refuse_foreign
 from gpt_cli.run.log import read_events
 from gpt_cli.run.model_info import Info, describe
+from gpt_cli.run.resume import refuse_another_config
 from gpt_cli.run.run_corpus import suggest_restoring_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory

@@ -19,10 +19,10 @@ from gpt_cli.run.checkpoint import (
     load,
 )
 from gpt_cli.run.crash_loop import why_over
-from gpt_cli.run.directory import DATA, RUN, is_imported, read_fingerprint, read_json_object
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
 from gpt_cli.run.run_corpus import prepare_run_corpus
+from gpt_cli.run.run_files import DATA, RUN, is_imported, read_fingerprint, read_json_object
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store

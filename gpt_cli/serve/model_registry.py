@@ -13,8 +13,9 @@ from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
-from gpt_cli.run.directory import RUN, find_run, sample_defaults
+from gpt_cli.run.directory import find_run, sample_defaults
 from gpt_cli.run.open_checkpoint import TaskError, build_torch_model, open_checkpoint, refuse_other_task
+from gpt_cli.run.run_files import RUN
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.api_errors import ApiError

@@ -16,8 +16,8 @@ from gpt_cli.config import Config, changed_keys, load_config
 from gpt_cli.errors import UserError
 from gpt_cli.report import html
 from gpt_cli.run.checkpoint import CONFIG
-from gpt_cli.run.directory import RUN
 from gpt_cli.run.log import read_metrics, read_samples
+from gpt_cli.run.run_files import RUN
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse
 from gpt_cli.serve.generation_request import encode
 from gpt_cli.serve.model_registry import ModelRegistry, ServedModel

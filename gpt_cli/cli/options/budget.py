@@ -29,10 +29,11 @@ def choose_for_budget(
     from gpt_cli.config.keys import get_key
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
+    from gpt_cli.run.run_files import run_of
     from gpt_cli.search.time_budget import SHAPE, choice_of_run, config_for_budget
 
     overridden = _keys(merge_layers("", "the overrides", overrides).values)
-    if "train.budget" in overridden or not Path(config.run_dir or "", "run.json").exists():
+    if "train.budget" in overridden or run_of(config) is None:
         refuse_another_length({key: get_key(config, key) for key in overridden})
     elif asked := [key for key in _LENGTHS if key in overridden and get_key(config, key) is not None]:
         base = quote(str(config.run_dir))

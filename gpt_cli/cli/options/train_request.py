@@ -63,7 +63,7 @@ class Request:
         self.file = file
         config = load_config(file, self.overrides)
         if config.run_dir is not None:
-            from gpt_cli.run.directory import refuse_another_text
+            from gpt_cli.run.resume import refuse_another_text
 
             with translate_os_errors("write", Path(config.run_dir)):
                 _refuse_below_file(Path(config.run_dir))
@@ -248,7 +248,7 @@ def _refuse_below_file(run: Path) -> None:
 
 def _refuse_imported(run: Path) -> None:
     """Raise RequestError where `run` came from other tools: it has no text to resume on."""
-    from gpt_cli.run.directory import is_imported
+    from gpt_cli.run.run_files import is_imported
 
     if is_imported(run):
         raise RequestError(

@@ -9,7 +9,7 @@ from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import is_store
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG
-from gpt_cli.run.directory import run_of
+from gpt_cli.run.run_files import run_of
 
 CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("data.label_key", "data.split_seed"), "data.format", ("labelled",)),

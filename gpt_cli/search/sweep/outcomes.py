@@ -7,8 +7,8 @@ from typing import Literal
 
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
-from gpt_cli.run.directory import RUN
 from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.run.run_files import RUN
 
 State = Literal["new", "begun", "done", "failed", "pruned"]
 _ENDS = ("started", "ended", "died", "killed", "restart loop")

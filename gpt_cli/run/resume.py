@@ -1,0 +1,66 @@
+"""The changes of config, tokenizer and text that a resumed run allows, and those that it refuses."""
+
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from gpt_cli.config import Config, changed_keys, load_config, may_change, to_yaml_scalar
+from gpt_cli.errors import RequestError
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER
+from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
+from gpt_cli.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
+
+Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
+
+
+def refuse_another_text(config: Config) -> None:
+    """Raise RequestError if the run in `config.run_dir` was begun on another text, or reads it in another way."""
+    if (run := run_of(config)) is not None:
+        of_text = {key: change for key, change in _changes(run, config).items() if key.startswith("data.")}
+        _refuse_fixed_changes(run, of_text)
+
+
+def refuse_another_config(config: Config) -> Changes:
+    """The keys in which `config` changes the run in its run_dir. Raises RequestError where a run does not allow it."""
+    if (run := run_of(config)) is None:
+        return {}
+    changes = _changes(run, config)
+    if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
+        changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
+    _refuse_fixed_changes(run, changes)
+    return changes
+
+
+def _changes(path: Path, config: Config) -> Changes:
+    return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
+
+
+def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
+    """Raise RequestError if a resumed run does not allow one of the changes."""
+    if fixed := {key: change for key, change in changes.items() if not may_change(key)}:
+        lines = [
+            f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
+        ]
+        raise RequestError(
+            f"run_dir {path} is a run of another config{''.join(lines)}",
+            hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}",
+        )
+
+
+def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
+    """The keys that `config` changes in the run that it resumes. Raises RequestError for one that may not change, and
+    for another tokenizer or text."""
+    changes = _changes(path, config)
+    _refuse_fixed_changes(path, changes)
+    if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
+        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
+    if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
+        raise RequestError(
+            f"the text has changed since the run in {path} began"
+            f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
+            hint="choose another, run_dir=runs/NAME, or restore the text",
+        )
+    return changes

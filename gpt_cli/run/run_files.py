@@ -1,0 +1,41 @@
+"""The files by which a directory is a run, and what they say of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpt_cli.config import Config
+from gpt_cli.files import DamagedError, read_file
+
+DATA, RUN = "data.json", "run.json"
+_JSON_LIMIT = 1 << 20
+
+
+def run_of(config: Config) -> Path | None:
+    """The run in `config.run_dir`; None if there is none yet."""
+    run = None if config.run_dir is None else Path(config.run_dir)
+    return run if run is not None and (run / RUN).is_file() else None
+
+
+def is_imported(run: Path) -> bool:
+    """True if `run` was imported from another tool."""
+    return (run / DATA).is_file() and read_fingerprint(run / DATA) == ""
+
+
+def read_fingerprint(path: Path) -> str:
+    """The fingerprint of the text that data.json, at `path`, tells. Raises DamagedError if it does not."""
+    data = read_json_object(path)
+    if "fingerprint" not in data:
+        raise DamagedError(f"{path} is damaged: it does not tell the fingerprint of the text")
+    return str(data["fingerprint"])
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in the file `path` of a run. Raises DamagedError for anything else."""
+    try:
+        value = json.loads(read_file(path, _JSON_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: it is not JSON") from error
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} is damaged: it is not a JSON object")
+    return value
