@@ -1,22 +1,21 @@
-"""Capture the queries, keys and values of each layer with hooks, without changes to the model.
+"""Queries, keys and values of each layer, recorded by the cache that a forward pass is given.
 
 Shapes: T tokens, H query heads, Hkv key/value heads (a divisor of H), D head_dim.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpt_cli.capabilities import ATTENTION_MAPS
 from gpt_cli.errors import RequestError
 from gpt_cli.model.attention import causal_mask
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.layers import Attention
+from gpt_cli.model.kv_cache import KVCache
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,60 +61,28 @@ def capture_attention(model: GPT, tokens: Sequence[int]) -> list[LayerAttention]
     """
     if (reason := ATTENTION_MAPS.refusal(model.config)) is not None:
         raise RequestError(f"the attention of a model with {reason} cannot be shown")
-    modules = [module for module in model.modules() if isinstance(module, Attention)]
+    weight = model.head.weight
+    cache = _RecordingCache(model.config, batch=1, max_length=len(tokens), device=weight.device, dtype=weight.dtype)
     was_training = model.training
     model.eval()
     try:
-        with _capture_hooks(modules) as captured:
-            model(torch.tensor([list(tokens)], device=model.head.weight.device))
+        model(torch.tensor([list(tokens)], device=weight.device), cache)
     finally:
         model.train(was_training)
-    return [_layer_attention(module, captured[module]) for module in modules]
+    return cache.layers
 
 
-class _CapturedTensors:
-    """Tensors recorded by the hooks of one attention module."""
+class _RecordingCache(KVCache):
+    """A cache that also keeps the queries, keys, values and outputs of each layer of one sequence."""
 
-    def __init__(self) -> None:
-        self.qkv: Tensor  # (1, T, (H + 2 Hkv) D) queries, keys and values before they are normalised
-        self.rotated: list[Tensor] = []  # (1, H, T, D) queries, then (1, Hkv, T, D) keys
-        self.output: Tensor  # (1, T, H D)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.layers: list[LayerAttention] = []
 
-
-@contextmanager
-def _capture_hooks(modules: Sequence[Attention]) -> Iterator[dict[Attention, _CapturedTensors]]:
-    """Hook `modules`: each forward pass stores its tensors in the yielded dictionary."""
-    captured = {module: _CapturedTensors() for module in modules}
-    handles = [handle for module in modules for handle in _register_hooks(module, captured[module])]
-    try:
-        yield captured
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _register_hooks(module: Attention, captured: _CapturedTensors) -> list[Any]:
-    def store_qkv(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        captured.qkv = output
-
-    def store_rotated(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        captured.rotated.append(output)
-
-    def store_output(_module: nn.Module, inputs: tuple[Tensor]) -> None:
-        (captured.output,) = inputs
-
-    return [
-        module.qkv.register_forward_hook(store_qkv),
-        module.rotary.register_forward_hook(store_rotated),
-        module.out.register_forward_pre_hook(store_output),
-    ]
-
-
-def _layer_attention(module: Attention, captured: _CapturedTensors) -> LayerAttention:
-    n_token, width = captured.qkv.shape[1], module.head_dim
-    q, k = captured.rotated
-    heads = captured.qkv.view(n_token, -1, width).transpose(0, 1)  # (H + 2 Hkv, T, D)
-    _, _, v = heads.split(module.heads, dim=0)
-    output = captured.output.view(n_token, -1, width).transpose(0, 1)  # (H, T, D)
-    q, k, v, output = (tensor.detach().cpu().float() for tensor in (q[0], k[0], v, output))
-    return LayerAttention(module.layer, q, k, v, output, module.window)
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, window: int | None = None, slopes: Tensor | None = None
+    ) -> Tensor:
+        """As in `KVCache`."""
+        y = super().attend(layer, q, k, v, window=window, slopes=slopes)
+        self.layers.append(LayerAttention(layer, *(tensor[0].cpu().float() for tensor in (q, k, v, y)), window))
+        return y

@@ -19,9 +19,11 @@ from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.schedule_clock import ScheduleClock
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
-from gpt_cli.training.stopping import Stopping
+from gpt_cli.training.stopping import Decision, Stopping
 from gpt_cli.training.summary import Summary, summarise
 from gpt_cli.training.training_samples import sample_prompt, sample_text
+
+CONTINUE, FINISH = Decision.CONTINUE, Decision.FINISH
 
 
 def train(config: Config, console: Console) -> Summary:
@@ -57,20 +59,19 @@ def train(config: Config, console: Console) -> Summary:
         for step in range(start, config.train.steps + 1):  # the iteration after the last step evaluates and saves
             still_alive()
             seconds, request.signal = world.sync_clock_and_signal(logger.seconds, request.received)
-            done, val_loss = stopping.update(step, seconds), None
-            is_final = done and not stopping.interrupted  # an interrupted run only saves: it will be resumed
+            decision, val_loss = stopping.update(step, seconds), None
             if step != saved:  # the checkpoint that is resumed from is evaluated and saved already
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
-                    if is_final or due(step, config.eval.every):
+                    if decision is FINISH or due(step, config.eval.every):
                         evaluation = measure(state.model, state.engine, val_data, config.eval.batch_size, world)
                         val_loss = logger.evaluation(step, evaluation)
-                        is_final = stopping.record_eval(val_loss) or is_final
-                        done = done or is_final
-                    should_sample = config.sample.every is not None and (is_final or due(step, config.sample.every))
+                        decision = stopping.record_eval(val_loss)
+                    should_sample = config.sample.every and (decision is FINISH or due(step, config.sample.every))
                     if should_sample and (model := state.model_to_sample(world)) is not None:
                         text = sample_text(model, corpus.tokenizer, prompt, config, native=state.is_native)
                         logger.sample(step, prompt_text, text)
-                    if done or (step > 0 and (stopping.is_best(val_loss) or due(step, config.checkpoint.every))):
+                    should_save = stopping.is_best(val_loss) or due(step, config.checkpoint.every)
+                    if decision is not CONTINUE or (step > 0 and should_save):
                         logger.flush()
                         fields = logger.checkpoint_fields(val_loss, corpus.fingerprint)
                         fields |= state.scalars() | clock.state()
@@ -79,8 +80,8 @@ def train(config: Config, console: Console) -> Summary:
                             with run.place_to_save() as place:
                                 checkpoint.save(place, step, *tensors, fields, run.config, corpus.tokenizer)
                             checkpoint.prune(run.path, config.checkpoint.keep)
-            if done:
-                run.lifetime.final = stopping.reason if is_final and step < config.train.steps else None
+            if decision is not CONTINUE:
+                run.lifetime.final = stopping.reason if decision is FINISH and step < config.train.steps else None
                 break
 
             multiplier = lr_multiplier(clock.position, config.train.steps, config.schedule)

@@ -1,6 +1,7 @@
 """The end of a run: at its last step, on a signal, out of time, at a loss, or without further improvement."""
 
 from collections.abc import Iterable
+from enum import Enum
 
 from gpt_cli.config import TrainConfig
 from gpt_cli.runtime.signals import StopRequest
@@ -9,8 +10,16 @@ from gpt_cli.training.schedule_clock import ScheduleClock
 _SIGNAL = "interrupted"
 
 
+class Decision(Enum):
+    """The answer of `Stopping`: train on, end the run by its own rule, or only save, on a signal, to be resumed."""
+
+    CONTINUE = "continue"
+    FINISH = "finish"
+    INTERRUPT = "interrupt"
+
+
 class Stopping:
-    """Decides when a run stops. After a resume, its past evaluations come from the log."""
+    """Decides when a run stops, and for which `reason`. After a resume, its past evaluations come from the log."""
 
     def __init__(
         self,
@@ -28,8 +37,8 @@ class Stopping:
         for val_loss in past_val_losses:
             self.record_eval(val_loss)
 
-    def update(self, step: int, seconds: float) -> bool:
-        """Advance the clock to `step`, after `seconds` of training. True if the run ends there: `reason` says why."""
+    def update(self, step: int, seconds: float) -> Decision:
+        """Advance the clock to `step`, after `seconds` of training: the decision at that step."""
         minutes = self.config.max_minutes
         self.clock.advance_to(step, seconds)
         if self.reason is None and step >= self.config.steps:
@@ -46,19 +55,21 @@ class Stopping:
             self.reason = by_key if budget is None else f"train.budget ({budget}) is used up"
         elif self.reason is None and self.request.signal is not None:
             self.reason = _SIGNAL
-        return self.reason is not None
+        return self.decision
 
     @property
-    def interrupted(self) -> bool:
-        """True if the run ends because of a signal alone, to be continued."""
-        return self.reason == _SIGNAL
+    def decision(self) -> Decision:
+        """INTERRUPT only if a signal is the sole reason to stop."""
+        if self.reason is None:
+            return Decision.CONTINUE
+        return Decision.INTERRUPT if self.reason == _SIGNAL else Decision.FINISH
 
     def is_best(self, val_loss: float | None) -> bool:
         """True if the loss just evaluated, if any was, is the best so far."""
         return val_loss is not None and val_loss == self.best_val_loss
 
-    def record_eval(self, val_loss: float) -> bool:
-        """Record an evaluation; True if it is a reason to stop."""
+    def record_eval(self, val_loss: float) -> Decision:
+        """Record an evaluation, which may be a reason to stop: the decision after it."""
         if self.best_val_loss is None or val_loss < self.best_val_loss:
             self.best_val_loss, self.evaluations_since_best = val_loss, 0
         else:
@@ -68,4 +79,4 @@ class Stopping:
             self.reason = f"validation loss {val_loss:.4f} has reached train.until_loss ({until:g})"
         elif patience is not None and self.evaluations_since_best >= patience:
             self.reason = f"no better validation loss in train.patience ({patience}) evaluations"
-        return self.reason not in (None, _SIGNAL)
+        return self.decision
