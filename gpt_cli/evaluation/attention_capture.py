@@ -84,5 +84,6 @@ class _RecordingCache(KVCache):
     ) -> Tensor:
         """As in `KVCache`."""
         y = super().attend(layer, q, k, v, window=window, slopes=slopes)
-        self.layers.append(LayerAttention(layer, *(tensor[0].cpu().float() for tensor in (q, k, v, y)), window))
+        own_q, own_k, own_v, output = (tensor[0].cpu().float() for tensor in (q, k, v, y))
+        self.layers.append(LayerAttention(layer, own_q, own_k, own_v, output, window))
         return y
