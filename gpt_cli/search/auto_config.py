@@ -23,6 +23,8 @@ _EPOCHS = 20  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
 _MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
+_NOT_IN_BASE_CONFIG = ("optim.lr", "optim.adamw_lr", "tokenizer.unknown")
+"""Values that a base brings along and its own config does not hold."""
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
 
@@ -49,7 +51,8 @@ def fit_config(
         fixed.pop("tokenizer.vocab_size", None)
     sources = [requested["data.source"]] if isinstance(requested["data.source"], str) else requested["data.source"]
     _check_sources(sources)
-    _check_format(fixed, sources[0])
+    of_base = {key: value for key, value in (base or {}).items() if key in _NOT_IN_BASE_CONFIG}
+    _check_format(fixed, {**of_base, **requested}, sources[0])
     text = measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress)
     model = _choose_model(text, has_gpu, fixed)
     chosen = {**text.values, "run_dir": run_dir, "data.source": requested["data.source"], **model}
@@ -86,34 +89,35 @@ def _check_sources(sources: Sequence[str]) -> None:
             )
 
 
-def _check_format(fixed: ConfigValues, source: str) -> None:
+def _check_format(fixed: ConfigValues, overrides: ConfigValues, source: str) -> None:
+    """Raise RequestError for anything but plain text; its hint is the command that trains on it, with `overrides`."""
     data_format = fixed.get("data.format", "text")
     if data_format not in ("text", "labelled"):
         raise RequestError(
             f"a config is fitted to text, not to {data_format}",
-            hint=_train_command(fixed, f"data.format={data_format}", source),
+            hint=_train_command(overrides, f"data.format={data_format}", source),
         )
     if data_format == "labelled" or fixed.get("task.kind", "language") != "language":
         raise RequestError(
             "a config is fitted to text, not to classes",
-            hint=_train_command(fixed, "task.kind=classes data.format=labelled sample.every=null", source),
+            hint=_train_command(overrides, "task.kind=classes data.format=labelled sample.every=null", source),
         )
 
 
-def _train_command(fixed: ConfigValues, overrides: str, source: str) -> str:
-    """The command that trains on `source` with `overrides`, a config of the user's own, and the rest of `fixed`."""
+def _train_command(requested: ConfigValues, overrides: str, source: str) -> str:
+    """The command that trains on `source` with `overrides`, a config of the user's own, and the rest of `requested`."""
     there = {*(one.partition("=")[0] for one in overrides.split()), "data.source"}
-    if "train.init_from" in fixed:
+    if "train.init_from" in requested:
         there |= {"train.init_from", "run_dir"}
-    others = [quote(f"{key}={to_yaml_scalar(value)}") for key, value in fixed.items() if key not in there]
+    others = [quote(f"{key}={to_yaml_scalar(value)}") for key, value in requested.items() if key not in there]
     overrides = " ".join([overrides, f"data.source={quote(source)}", *others])
-    if "train.init_from" not in fixed:
+    if "train.init_from" not in requested:
         return f"gpt config init -o my.yaml, then gpt train my.yaml {overrides}"
-    base = quote(str(fixed["train.init_from"]))
+    base = quote(str(requested["train.init_from"]))
     if "data.format=labelled" in overrides:  # that of a run of plain text is written down as drop
         overrides += " data.too_long=cut"
-    new = f"runs/{Path(source).stem}-from-{Path(str(fixed['train.init_from'])).name}"
-    run_dir = quote(str(fixed.get("run_dir") or new))
+    new = f"runs/{Path(source).stem}-from-{Path(str(requested['train.init_from'])).name}"
+    run_dir = quote(str(requested.get("run_dir") or new))
     return (
         f"gpt train {base}/config.yaml tokenizer.file={base}/tokenizer.json train.init_from={base}"
         f" run_dir={run_dir} {overrides}"
