@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.files import DirectoryLock
-from gpt_cli.report.runs import list_runs
+from gpt_cli.report.runs import RunLine, list_runs, render_runs
 from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.escape import display_width
 
@@ -74,6 +74,18 @@ def test_the_list_fits_the_terminal(gpt_here, work_dir, monkeypatch, columns):
     assert max(map(display_width, output.splitlines())) <= columns
     for words in ("one", "two", "2/9", "optim.lr=0.01"):
         assert words in output
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_difference_that_is_a_list_is_cut_to_the_terminal(columns):
+    weights = [1.5] * 40
+    line = RunLine("runs/one", "complete", steps=2, of_steps=2, differences={"task.class_weights": weights})
+    assert max(map(display_width, render_runs([line], width=columns).splitlines())) <= columns
+
+
+def test_steps_beyond_those_asked_for_are_told_without_a_share():
+    line = RunLine("runs/one", "complete", steps=100, of_steps=60, differences={})
+    assert render_runs([line], width=80).splitlines()[1].split() == ["one", "100", "complete"]
 
 
 def test_a_run_is_over_at_its_newest_step_alone_and_while_no_rule_of_its_end_changes(gpt_here, work_dir):

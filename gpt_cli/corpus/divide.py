@@ -15,7 +15,7 @@ from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.corpus.store import SplitStats, Tokens
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.tokenizer import Tokenizer, train_tokenizer
+from gpt_cli.tokenizer import Ids, Tokenizer, UnknownCharacters, train_tokenizer
 
 VOCABULARY_HINT = (
     "a tokenizer learned from this very text, or one of bytes or bpe, knows them; a model that is trained further"
@@ -119,6 +119,15 @@ def learn_from_divided(
         note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
         config = config.model_copy(update={"vocab_size": vocab_size})
     return train_tokenizer(training_texts(), config)
+
+
+def encode_member(tokenizer: Tokenizer, text: str, where: str) -> Ids:
+    """The ids of `text`. Raises as `Tokenizer.encode` does; UnknownCharacters with the location `where`."""
+    try:
+        return tokenizer.encode(text)
+    except UnknownCharacters as error:
+        error.where = where
+        raise
 
 
 def stats_of(members: Sequence[_HasText], encoded: EncodedTexts) -> SplitStats:

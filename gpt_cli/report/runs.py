@@ -86,7 +86,7 @@ def render_runs(lines: list[RunLine], *, width: int) -> str:
     )
     text = [heading.rstrip()]
     for line, row in zip(lines, table, strict=True):
-        words = _differences(line) if line.differences is not None else line.state.split()
+        words = _differences(line, width - 2) if line.differences is not None else line.state.split()
         text += [row, *(f"  {part}" for part in fold([render_cell(word) for word in words], width - 2) if part)]
     return "\n".join(text)
 
@@ -114,13 +114,17 @@ def _state_word(line: RunLine) -> str:
 
 
 def _steps(line: RunLine) -> str:
-    if line.steps is None or line.state == IMPORTED:
+    if line.steps is None or line.of_steps is None or line.state == IMPORTED:
         return ""
-    return f"{line.steps:,}" if line.steps == line.of_steps else f"{line.steps:,}/{line.of_steps:,}"
+    is_complete = line.steps >= line.of_steps  # more, where train.steps was lowered since
+    return f"{line.steps:,}" if is_complete else f"{line.steps:,}/{line.of_steps:,}"
 
 
-def _differences(line: RunLine) -> list[str]:
-    changes = [f"{key}={to_yaml_scalar(value)}" for key, value in (line.differences or {}).items()]
+def _differences(line: RunLine, width: int) -> list[str]:
+    changes = []
+    for key, value in (line.differences or {}).items():
+        change = f"{key}={to_yaml_scalar(value)}"
+        changes.append(shorten(change, width) if isinstance(value, list) else change)
     return [
         *changes[:_MAX_DIFFERENCES],
         *([f"+{len(changes) - _MAX_DIFFERENCES}"] if len(changes) > _MAX_DIFFERENCES else []),

@@ -29,7 +29,8 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
     except UnknownCharacters as error:
         of_template = not set(error.characters).isdisjoint(data.prompt_end + data.completion_end)
         template_hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
-        raise RequestError(error.message, hint=template_hint if of_template else VOCABULARY_HINT) from error
+        where, hint = (None, template_hint) if of_template else (error.where, VOCABULARY_HINT)
+        raise RequestError(error.message, where=where, hint=hint) from error
     stats = {split: stats_of(examples, encoded[split]) for split, examples in splits.items()}
     return Prepared(tokenizer, encoded, stats, fingerprint)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.divide import EncodedTexts
+from gpt_cli.corpus.divide import EncodedTexts, encode_member
 from gpt_cli.corpus.examples.training_example import TrainingExample
 from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ class Examples(EncodedTexts):
 def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], completion_end: str) -> Examples:
     """Encode examples. A prompt and its completion are encoded separately, as in generation.
 
-    Raises as `Tokenizer.encode` does.
+    Raises as `Tokenizer.encode` does; UnknownCharacters with the location of the example.
     """
     ids = [np.zeros(0, dtype=np.uint32)]
     kinds = [np.zeros(0, dtype=np.uint8)]
@@ -46,7 +46,7 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], c
         size = starts[-1]
         for prompt, completion in example.turns:
             for text, kind in ((prompt, PROMPT), (completion, COMPLETION)):
-                ids.append(tokenizer.encode(text))
+                ids.append(encode_member(tokenizer, text, example.where))
                 kinds.append(np.full(len(ids[-1]), kind, dtype=np.uint8))
                 size += len(ids[-1])
             kinds[-1][-1] = COMPLETION_END

@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.divide import VOCABULARY_HINT, EncodedTexts, Prepared, divide, learn_from_divided, stats_of
+from gpt_cli.corpus.divide import (
+    VOCABULARY_HINT,
+    EncodedTexts,
+    Prepared,
+    divide,
+    encode_member,
+    learn_from_divided,
+    stats_of,
+)
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import to_token_dtype
@@ -42,7 +50,7 @@ def prepare_labelled(data: DataConfig, config: TokenizerConfig, note: Notify) ->
         try:
             encoded[split] = encode_labelled(tokenizer, texts)
         except UnknownCharacters as error:
-            raise RequestError(error.message, hint=VOCABULARY_HINT) from error
+            raise RequestError(error.message, where=error.where, hint=VOCABULARY_HINT) from error
     stats = {split: stats_of(texts, encoded[split]) for split, texts in splits.items()}
     return Prepared(tokenizer, encoded, stats, fingerprint)
 
@@ -105,8 +113,8 @@ def learn_from_labelled(splits: dict[Split, list[LabelledText]], config: Tokeniz
 
 
 def encode_labelled(tokenizer: Tokenizer, texts: Sequence[LabelledText]) -> LabelledTexts:
-    """Encode texts. Raises as `Tokenizer.encode` does."""
-    ids = [tokenizer.encode(text.text) for text in texts]
+    """Encode texts. Raises as `Tokenizer.encode` does; UnknownCharacters with the location of the text."""
+    ids = [encode_member(tokenizer, text.text, text.where) for text in texts]
     starts = np.cumsum([0, *map(len, ids)], dtype=np.int64)
     tokens = to_token_dtype(np.concatenate([np.zeros(0, dtype=np.uint32), *ids]), tokenizer.vocab_size)
     return LabelledTexts(tokens, starts, texts)
