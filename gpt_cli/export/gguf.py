@@ -140,7 +140,7 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
     if config.rope_scaling is not None:  # llama.cpp divides the angles by rope_freqs
         unscaled = rotary_frequencies(config.model_copy(update={"rope_scaling": None}))
         tensors["rope_freqs.weight"] = unscaled / rotary_frequencies(config)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".tmp-") as folder:
         path = Path(folder) / "model.gguf"
         writer = gguf.GGUFWriter(path, layout.model_type)
         for key, value in model_keys(config, layout, len(vocabulary.tokens)).items():
@@ -158,7 +158,7 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
                 mean = torch.from_numpy(gguf.quants.dequantize(rows, tensor_type)).mean(0, keepdim=True)
                 rows = np.concatenate([rows, gguf.quants.quantize(mean.numpy(), tensor_type)])
             writer.add_tensor(key, rows, raw_dtype=tensor_type)
-        with translate_os_errors("write", path):
+        with translate_os_errors("write", file):  # not the temporary file, of which the user knows nothing
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
