@@ -36,10 +36,10 @@ from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.time_budget import (
     LADDER,
     SHAPE,
+    chosen_values,
     config_for_budget,
-    measure,
-    predict,
-    settings,
+    predict_choice,
+    time_candidate,
     with_values,
 )
 from gpt_cli.terminal.table import render_table
@@ -93,28 +93,28 @@ def make_plan(
 
     chosen = config_for_budget(config, seconds, corpus, frozenset(fixed), _note)
     runtime = setup_runtime(config.runtime)
-    timed = [measure(chosen, corpus, runtime, _note) for _ in range(ROUNDS)]
+    timed = [time_candidate(chosen, corpus, runtime, _note) for _ in range(ROUNDS)]
     ours = [one.seconds_per_step for one in timed]
     sizes = len(corpus.train), len(corpus.val)
-    if (choice := predict(replace(timed[0], seconds_per_step=statistics.median(ours)), seconds, *sizes)) is None:
+    if (choice := predict_choice(replace(timed[0], seconds_per_step=statistics.median(ours)), seconds, *sizes)) is None:
         sys.exit(f"{seconds:.0f} s are too short")
-    chosen = with_values(chosen, free(settings(choice, seconds, len(corpus.train))))  # by the steps that these are
+    chosen = with_values(chosen, free(chosen_values(choice, seconds, len(corpus.train))))  # by the steps that these are
     around = {name: values for name, values in neighbours(chosen).items() if name.partition("=")[0] not in fixed}
     variants = {name: with_values(chosen, values) for name, values in around.items()}
     measured = dict.fromkeys((CHOSEN, *variants), timed[0])  # another rate or decay takes as long
     ratios: dict[str, list[float]] = {name: [] for name in variants if not name.startswith(RATES)}
     for _ in range(ROUNDS):
         for name, of_variant in ratios.items():
-            own, measured[name] = (measure(one, corpus, runtime, _note) for one in (chosen, variants[name]))
+            own, measured[name] = (time_candidate(one, corpus, runtime, _note) for one in (chosen, variants[name]))
             ours.append(own.seconds_per_step)
             of_variant.append(measured[name].seconds_per_step / own.seconds_per_step)
     plan = {}
     for name, variant in {CHOSEN: chosen, **variants}.items():
         seconds_per_step = statistics.median(ours) * statistics.median(ratios.get(name, [1.0]))
         candidate = replace(measured[name], seconds_per_step=seconds_per_step)
-        if (choice := predict(candidate, seconds, *sizes)) is not None:
+        if (choice := predict_choice(candidate, seconds, *sizes)) is not None:
             held = {key: get_key(variant, key) for key in (*HELD, *RATES)}
-            plan[name] = free(settings(choice, seconds, len(corpus.train))) | held | UNTIMED
+            plan[name] = free(chosen_values(choice, seconds, len(corpus.train))) | held | UNTIMED
     return plan
 
 

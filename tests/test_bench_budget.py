@@ -56,7 +56,7 @@ def test_a_neighbour_is_trained_for_as_long_as_the_choice_however_busy_the_machi
         shape = (model.n_layer, model.n_head, model.n_embd)
         return BudgetCandidate(shape, model.context_length, config.train.batch_size, 1, seconds)
 
-    monkeypatch.setattr(budget, "measure", measure)
+    monkeypatch.setattr(budget, "time_candidate", measure)
     monkeypatch.setattr(budget, "config_for_budget", lambda config, *_: config)
     plan = make_plan(config, 60.0, corpus)
     steps = {name: values["train.steps"] for name, values in plan.items()}

@@ -21,16 +21,16 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.search import time_budget, timing
+from gpt_cli.search.budget_law import BUDGET_LAW
 from gpt_cli.search.regularization import regularization
 from gpt_cli.search.time_budget import (
     CHOSEN,
     BudgetCandidate,
-    choose,
-    expected_loss,
-    measure,
-    predict,
-    reasons,
-    settings,
+    best_choice,
+    chosen_values,
+    explain_choice,
+    predict_choice,
+    time_candidate,
     with_values,
 )
 from gpt_cli.training import loop
@@ -56,16 +56,16 @@ def test_anything_else_is_no_time(text):
 
 
 def predictions(measured, seconds, *sizes, **how):
-    return [(one, predict(one, seconds, *sizes, **how)) for one in measured]
+    return [(one, predict_choice(one, seconds, *sizes, **how)) for one in measured]
 
 
 def pick(measured, seconds, *sizes, **how):
-    return choose(predictions(measured, seconds, *sizes, **how), seconds)
+    return best_choice(predictions(measured, seconds, *sizes, **how), seconds)
 
 
 @given(st.permutations([SMALL, MIDDLE, LARGE]), st.floats(10, 10_000))
 def test_the_choice_does_not_depend_on_the_order_of_the_measurements(measured, seconds):
-    assert pick(measured, seconds, TEXT, VAL) == choose(
+    assert pick(measured, seconds, TEXT, VAL) == best_choice(
         predictions([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL), seconds
     )
 
@@ -73,7 +73,7 @@ def test_the_choice_does_not_depend_on_the_order_of_the_measurements(measured, s
 @given(st.floats(10, 10_000))
 def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
     choice = pick([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
-    losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := predict(c, seconds, TEXT, VAL))]
+    losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := predict_choice(c, seconds, TEXT, VAL))]
     assert choice.loss == min(losses)
     evaluations = choice.evaluations * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
     assert choice.steps * choice.candidate.seconds_per_step + evaluations <= seconds
@@ -81,25 +81,25 @@ def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
 
 @given(st.floats(10, 10_000), st.integers(1_000, 10_000_000))
 def test_evaluations_take_a_twentieth_of_the_time_or_there_is_only_the_last(seconds, val_tokens):
-    choice = predict(MIDDLE, seconds, TEXT, val_tokens)
+    choice = predict_choice(MIDDLE, seconds, TEXT, val_tokens)
     if choice is None:
         return
     evaluation = val_tokens / MIDDLE.tokens_per_step * MIDDLE.seconds_per_step / 3
     assert choice.evaluations == (3 if 3 * evaluation <= 0.05 * seconds else 1)
-    assert (settings(choice, seconds, TEXT)["eval.every"] is None) == (choice.evaluations == 1)
+    assert (chosen_values(choice, seconds, TEXT)["eval.every"] is None) == (choice.evaluations == 1)
 
 
 def test_a_run_that_may_stop_early_is_evaluated_on_its_way():
     choice = pick([MIDDLE], 60, TEXT, 500_000, is_evaluated=True)
     assert pick([MIDDLE], 60, TEXT, 500_000).evaluations == 1
     assert choice.evaluations == 3
-    config = with_values(Config(), {"train.patience": 2, **settings(choice, 60, TEXT)})
+    config = with_values(Config(), {"train.patience": 2, **chosen_values(choice, 60, TEXT)})
     assert config.eval.every is not None
 
 
 @given(st.integers(1, 2_000), st.floats(20, 1_000))
 def test_evaluations_that_are_asked_for_are_paid_from_the_time(eval_every, seconds):
-    choice = predict(MIDDLE, seconds, TEXT, VAL, eval_every=eval_every)
+    choice = predict_choice(MIDDLE, seconds, TEXT, VAL, eval_every=eval_every)
     if choice is None:
         return
     step = MIDDLE.seconds_per_step
@@ -125,12 +125,12 @@ def test_the_law_reproduces_the_runs_it_comes_from():
         (3_200_000, 256, 2400, 4_915_200, 1.418),
     ]
     for parameters, context, steps, tokens, loss in runs:
-        assert expected_loss(parameters, context, steps, tokens, 1_003_854) == pytest.approx(loss, abs=0.06)
+        assert BUDGET_LAW.expected_loss(parameters, context, steps, tokens, 1_003_854) == pytest.approx(loss, abs=0.06)
 
 
 @given(st.integers(10_000, 10**8), st.integers(1, 10**5), st.integers(10**4, 10**9))
 def test_more_steps_are_never_expected_to_be_worse(parameters, steps, unique):
-    losses = [expected_loss(parameters, 64, n, n * 768, unique) for n in (steps, steps + 1, 2 * steps)]
+    losses = [BUDGET_LAW.expected_loss(parameters, 64, n, n * 768, unique) for n in (steps, steps + 1, 2 * steps)]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -171,12 +171,15 @@ def test_too_little_time_is_told():
 
 def test_every_chosen_key_is_set_and_makes_a_valid_config():
     choice = pick([SMALL, MIDDLE, LARGE], 300, TEXT, VAL)
-    values = settings(choice, 300, TEXT)
+    values = chosen_values(choice, 300, TEXT)
     assert set(values) == set(CHOSEN)
     config = with_values(Config(), values)
     assert {key: get_key(config, key) for key in CHOSEN} == values
     assert (
-        sum(line.startswith("->") for line in reasons(choice, predictions([SMALL, MIDDLE, LARGE], 300, TEXT, VAL), 300))
+        sum(
+            line.startswith("->")
+            for line in explain_choice(choice, predictions([SMALL, MIDDLE, LARGE], 300, TEXT, VAL), 300)
+        )
         == 1
     )
 
@@ -210,7 +213,7 @@ def pretend_to_measure(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         shape = (model.n_layer, model.n_head, model.n_embd)
         return BudgetCandidate(shape, model.context_length, config.train.batch_size, 10_000, 1.0)
 
-    monkeypatch.setattr(time_budget, "measure", measure)
+    monkeypatch.setattr(time_budget, "time_candidate", measure)
     return measurements
 
 
@@ -261,13 +264,13 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
 def test_one_candidate_that_was_disturbed_does_not_end_the_search(book, monkeypatch):
     monkeypatch.chdir(book.parent)
     measurements = pretend_to_measure(monkeypatch)
-    undisturbed = time_budget.measure
+    undisturbed = time_budget.time_candidate
 
     def measure(config, *rest):
         candidate = undisturbed(config, *rest)
         return replace(candidate, seconds_per_step=100.0 if len(measurements) == 2 else 0.01)
 
-    monkeypatch.setattr(time_budget, "measure", measure)
+    monkeypatch.setattr(time_budget, "time_candidate", measure)
     set_clock(monkeypatch, 1e-4)
     corpus = prepare_corpus(DataConfig(source="book.txt"), TokenizerConfig(kind="char"), note=lambda _: None)
     config = parse_config("", "t", ["data.source=book.txt", "tokenizer.kind=char", "runtime.device=cpu"])
@@ -347,6 +350,6 @@ def test_the_size_of_a_candidate_does_not_depend_on_the_vocabulary(tmp_path: Pat
     sizes = set()
     for kind in ("char", "byte"):
         corpus = prepare_corpus(data, TokenizerConfig(kind=kind), cache=False, note=lambda _: None)
-        sizes.add(measure(config, corpus, runtime, lambda _: None).parameters)
+        sizes.add(time_candidate(config, corpus, runtime, lambda _: None).parameters)
     assert len(sizes) == 1
     assert 0 < sizes.pop() < num_parameters(config.model, 27)

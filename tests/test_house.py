@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "gpt_cli"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
 MAX_LINES = 460
-OPENINGS = ("What", "How", "Who", "Whoever", "Where", "Which", "Whose", "Those", "Within", "Within:", "Whether")
+OPENINGS = ("What", "How", "Who", "Whoever", "Where", "Which", "Whose", "Those", "Within", "Within:", "Whether", "When")
 
 
 def name(path: Path) -> str:
@@ -35,7 +35,7 @@ def test_no_two_modules_have_one_name_but_a_verb_and_what_it_calls() -> None:
 
 
 @pytest.mark.parametrize("path", PACKAGES, ids=name)
-def test_every_room_says_what_it_is_for_what_to_read_first_and_what_it_never_does(path: Path) -> None:
+def test_every_package_says_what_it_is_for_what_to_read_first_and_what_it_never_does(path: Path) -> None:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     actual = re.fullmatch(r"[^\n]+\.\n\nRead first: (?P<first>[^\n]+)\.\nNever: [^\n]+\.", text)
     assert actual, f"{name(path)}: {text!r}"

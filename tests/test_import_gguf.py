@@ -71,7 +71,7 @@ def test_a_rounded_file_exported_again_is_the_same_file(kind, dtype, tmp_path):
 def test_what_was_quantized_is_refused_by_the_name_of_a_tensor(dtype, tmp_path):
     export_gguf(make_run(MODELS["qwen3"], TOKENIZERS["byte"]), tmp_path / "model.gguf", dtype)
     with pytest.raises(
-        UserError, match=r"tensor token_embd\.weight is Q8_0, from which the weights cannot be had back"
+        UserError, match=r"tensor token_embd\.weight is Q8_0, from which the weights cannot be restored"
     ):
         import_gguf(tmp_path / "model.gguf", tmp_path / "back")
     assert not (tmp_path / "back").exists()

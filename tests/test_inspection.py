@@ -19,9 +19,9 @@ from gpt_cli.analysis.baselines import ORDERS
 from gpt_cli.analysis.lines import LineLengths, LineStats
 from gpt_cli.analysis.ngrams import KneserNey
 from gpt_cli.analysis.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, hash_windows
-from gpt_cli.analysis.results import TextReport
 from gpt_cli.analysis.scanner import inspect_text
 from gpt_cli.analysis.split_text import SplitText
+from gpt_cli.analysis.text_report import TextReport
 from gpt_cli.analysis.text_sample import SystematicSample, TextSpan, text_blocks
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.corpus_text import CorpusText, SourceFile

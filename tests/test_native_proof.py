@@ -128,7 +128,7 @@ def test_a_fault_in_the_training_code_is_found_and_torch_computes(
     assert warnings[1].startswith(
         "computing by torch, about 2 to 3 times slower than by compiled code: what the C compiler"
     )
-    with pytest.raises(UserError, match="cannot be had here: what the C compiler") as caught:
+    with pytest.raises(UserError, match="is not available here: what the C compiler") as caught:
         build_native_engine(make_model(config), RuntimeConfig(engine="native"), FP32)
     assert caught.value.exit_code == 1
 
@@ -195,7 +195,7 @@ def test_a_fall_back_is_told_on_the_console_and_in_the_events_and_the_engine_tha
     refused_outcome = gpt("train", "--config", "config.yaml", "run_dir=other", "runtime.engine=native", **environment)
     assert refused_outcome.rc == 1
     assert refused_outcome.stderr.splitlines()[-2:] == [
-        "error: runtime.engine: native cannot be had here: there is no C compiler (install gcc or clang)",
+        "error: runtime.engine: native is not available here: there is no C compiler (install gcc or clang)",
         "hint: runtime.engine=auto",
     ]
 

@@ -215,14 +215,14 @@ def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_first_step_changes_nothing(tmp_path, monkeypatch, number):
     full_run = run(make_config(tmp_path, "train.patience=1", name="whole"))
-    original, sent_signals = loop.measure, []
+    original, sent_signals = loop.evaluate_task, []
 
     def evaluate_with_signal(*arguments):
         if not sent_signals:
             sent_signals.append(os.kill(os.getpid(), number))
         return original(*arguments)
 
-    monkeypatch.setattr(loop, "measure", evaluate_with_signal)
+    monkeypatch.setattr(loop, "evaluate_task", evaluate_with_signal)
     config = make_config(tmp_path, "train.patience=1", name="stopped")
     assert run(config).exit_code == 128 + number
     second = run(config)
@@ -271,8 +271,8 @@ def test_the_best_weights_are_kept_whatever_the_cadence_of_checkpoints(tmp_path)
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, monkeypatch):
-    original = loop.measure
-    monkeypatch.setattr(loop, "measure", lambda *arguments: replace(original(*arguments), loss=math.inf))
+    original = loop.evaluate_task
+    monkeypatch.setattr(loop, "evaluate_task", lambda *arguments: replace(original(*arguments), loss=math.inf))
     with pytest.raises(UserError, match="the validation loss is inf at step 0"):
         run(make_config(tmp_path))
 

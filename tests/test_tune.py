@@ -10,7 +10,7 @@ import pytest
 from gpt_cli.cli.main import main
 from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.search.lr_range_test import lr_range_test, moving_average, suggest_lr
+from gpt_cli.search.lr_range_test import debiased_ema, lr_range_test, suggest_lr
 
 RATES = [10 ** (-5 + i / 20) for i in range(100)]
 
@@ -31,8 +31,8 @@ def test_a_loss_that_never_falls_is_no_basis():
 
 
 def test_the_average_of_a_constant_is_the_constant_from_its_first_step():
-    assert moving_average([2.5] * 30) == pytest.approx([2.5] * 30)
-    assert moving_average([4.0, 2.0])[1] == pytest.approx((0.9 * 4 + 2) / 1.9)
+    assert debiased_ema([2.5] * 30) == pytest.approx([2.5] * 30)
+    assert debiased_ema([4.0, 2.0])[1] == pytest.approx((0.9 * 4 + 2) / 1.9)
 
 
 @pytest.fixture

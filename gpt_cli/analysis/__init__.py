@@ -1,5 +1,5 @@
 """Statistics of a text and of tokenizers before training: duplicates, contamination, n-gram baselines, compression.
 
-Read first: `scanner.py` (one pass in bounded memory), then `results.py` and `compare_tokenizers.py`.
+Read first: `scanner.py` (one pass in bounded memory), then `text_report.py` and `compare_tokenizers.py`.
 Never: changes a text, or imports torch.
 """

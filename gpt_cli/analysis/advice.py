@@ -1,6 +1,6 @@
 """Advice for training on a text, from its report."""
 
-from gpt_cli.analysis.results import TextReport
+from gpt_cli.analysis.text_report import TextReport
 
 _SHORT = 200_000  # characters
 _LARGE_ALPHABET = 512

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Characters = npt.NDArray[np.integer]
-TokenIds = npt.NDArray[np.float64]
+Probabilities = npt.NDArray[np.float64]
 _Ranks = npt.NDArray[np.int64]
 _Counts = npt.NDArray[np.int32]
 
@@ -68,7 +68,7 @@ class KneserNey:
         orders = zip(tables, continuations, n_contexts, strict=False)
         return cls(vocab_size, tuple(_Order(keys, counts, after, n) for (keys, counts), after, n in orders))
 
-    def probabilities(self, text: Characters, orders: Sequence[int]) -> dict[int, TokenIds]:
+    def probabilities(self, text: Characters, orders: Sequence[int]) -> dict[int, Probabilities]:
         """For each order, (N,) the probability of each character of `text` given those before it.
 
         The context of order n is n - 1 characters, or as many as there are.
@@ -88,7 +88,7 @@ class KneserNey:
             contexts = ranks
         return matches
 
-    def _interpolate(self, matches: list[_Matches], length: int, order: int) -> TokenIds:
+    def _interpolate(self, matches: list[_Matches], length: int, order: int) -> Probabilities:
         """Interpolate: each order discounts its counts and gives the discounted mass to the order below.
 
         The highest order counts occurrences, lower ones the distinct characters before: `Francisco` is frequent, but

@@ -10,8 +10,8 @@ from gpt_cli.analysis.baselines import measure_baselines
 from gpt_cli.analysis.characters import CharacterCounts
 from gpt_cli.analysis.lines import LineLengths
 from gpt_cli.analysis.passages import PASSAGE, HashPrefixSample, ShingleHasher, hash_texts, is_informative
-from gpt_cli.analysis.results import Contamination, CopiedPassage, DuplicateCount, RepeatedLine, TextReport
 from gpt_cli.analysis.split_text import SplitText
+from gpt_cli.analysis.text_report import Contamination, CopiedPassage, DuplicateCount, RepeatedLine, TextReport
 from gpt_cli.analysis.text_sample import BLOCK, SystematicSample, TextSpan, text_blocks
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.tokenizer.base import encode_text

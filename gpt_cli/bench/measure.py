@@ -7,7 +7,6 @@ text, evaluations, samples, checkpoints and, but for the first step, the time th
 
 import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ if sys.platform != "win32":
 from gpt_cli.bench.peak_flops import peak_matmul_flops
 from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.sizing import flops_per_token, num_parameters
 from gpt_cli.run.model_info import vocab_size_of
@@ -66,7 +65,7 @@ class Bench:
     seconds_by_part: dict[str, float]
 
 
-def bench(config: Config, note: Callable[[str], None], seconds: float = 10.0) -> Bench:
+def bench(config: Config, note: Notify, seconds: float = 10.0) -> Bench:
     """Measure steps of `config` for about so many seconds, then their parts and the device's ceiling.
 
     Raises what `setup_runtime` and reading the vocabulary raise.

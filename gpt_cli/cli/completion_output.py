@@ -86,4 +86,4 @@ def _prompt(saved: "Checkpoint", ids: list[int]) -> str:
 
 
 def _silent(_: str) -> None:
-    """The evaluation before has told it."""
+    """The evaluation before has printed it."""

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from gpt_cli.errors import RequestError
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.table import shorten
 
 KeyPath = tuple[str | int, ...]
 """A key, with the index of an item behind the key of a list: `("optim", "betas", 1)`."""
 
 SHOWN = 10  # problems in one error; the rest is counted
+MAX_SHOWN = 60  # columns of a key or a value in a message
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,7 @@ def to_error(name: str, problems: Sequence[Diagnostic]) -> RequestError:
 
 def key_name(path: KeyPath) -> str:
     """The key as it is named in messages and overrides."""
-    return shorten(".".join(map(str, path))) or "the config"
-
-
-def shorten(text: str) -> str:
-    """At most 60 characters of `text`."""
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return shorten(".".join(map(str, path)), MAX_SHOWN) or "the config"
 
 
 def _line(problem: Diagnostic) -> str:

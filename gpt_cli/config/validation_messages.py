@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gpt_cli.config.diagnostics import Diagnostic, KeyPath, SourceLocation, key_name, shorten
+from gpt_cli.config.diagnostics import MAX_SHOWN, Diagnostic, KeyPath, SourceLocation, key_name
 from gpt_cli.config.keys import accepted_types, fields, join_or, meaning_of_null, schema_of, sections, suggest
 from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
+from gpt_cli.terminal.table import shorten
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _YES_AND_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
@@ -97,10 +98,10 @@ def format_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text {shorten(repr(value))}"
+        return f"the text {shorten(repr(value), MAX_SHOWN)}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
-    return "a section" if isinstance(value, dict) else shorten(str(value))
+    return "a section" if isinstance(value, dict) else shorten(str(value), MAX_SHOWN)
 
 
 def _suggest_fix(value: object, words: list[str]) -> str | None:

@@ -55,7 +55,7 @@ def read_pairs(archive: Path, members: tuple[str, ...], limit: int) -> Iterator[
         raise UserError(f"{prompts} and {completions} in {archive} have different numbers of lines")
 
 
-def read_labelled(archive: Path, folder: str, labels: tuple[str, ...], limit: int) -> Iterator[bytes]:
+def labelled_json_lines(archive: Path, folder: str, labels: tuple[str, ...], limit: int) -> Iterator[bytes]:
     """A JSON line with the keys text and label for each file `folder`/LABEL/NAME.txt of a tar.gz archive, in its
     order. Raises UserError if there is none."""
     pattern = re.compile(rf"{re.escape(folder)}/({'|'.join(labels)})/[^/]+\.txt")

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt_cli.corpus.archives import read_labelled, read_member, read_pairs
+from gpt_cli.corpus.archives import labelled_json_lines, read_member, read_pairs
 from gpt_cli.corpus.download import DownloadProgress, download
 from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.files import (
@@ -205,7 +205,7 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
         with atomic_directory(path.parent) as temporary:
             text = temporary / corpus.file_name
             if corpus.tar_folder is not None:
-                write_file(text, read_labelled(part, corpus.tar_folder, corpus.labels, corpus.text_limit))
+                write_file(text, labelled_json_lines(part, corpus.tar_folder, corpus.labels, corpus.text_limit))
             elif corpus.zip_pair:
                 write_file(text, read_pairs(part, corpus.zip_pair, corpus.text_limit))
             elif corpus.zip_member is not None:

@@ -21,11 +21,11 @@ from gpt_cli.distributed.world import World
 Range = tuple[int, int]
 """Leaves of the tree: the first, and the one after the last."""
 Gradients = list[Tensor]
-Lookup = Callable[[Range, bool], Gradients | None]
+RangeSum = Callable[[Range, bool], Gradients | None]
 """(range, keep) -> the sum over it if it is known or can be computed, else None; with `keep`, in memory of its own."""
 
 
-def partial_sums(world: World, leaves: int, lookup: Lookup) -> list[Gradients]:
+def partial_sums(world: World, leaves: int, lookup: RangeSum) -> list[Gradients]:
     """The sums over the subtrees, of a tree of so many `leaves`, that lie within this process's leaves."""
     within = contiguous_micro_batches(world, leaves, world.rank)
     return [tree_sum(subtree, lookup, keep=True) for subtree in subtrees((0, leaves), within)]
@@ -115,7 +115,7 @@ def micro_batches_of_rank(world: World, leaves: int, *, round_robin: bool) -> ra
     return range(*contiguous_micro_batches(world, leaves, world.rank))
 
 
-def tree_sum(tree: Range, lookup: Lookup, *, keep: bool = False) -> Gradients:
+def tree_sum(tree: Range, lookup: RangeSum, *, keep: bool = False) -> Gradients:
     """The sum over `tree`, in its order; the sums in memory are at most as many as its depth."""
     if (total := lookup(tree, keep)) is not None:
         return total

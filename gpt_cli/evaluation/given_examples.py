@@ -86,7 +86,7 @@ def check_labels(texts: Sequence[LabelledText], labels: Sequence[str]) -> None:
             continue
         escaped = escape_control_chars(text.label[:50])
         if text.is_record:
-            raise UserError(f"the run knows no label '{escaped}'", where=text.where, hint=f"its labels: {known}")
+            raise UserError(f"the run has no label '{escaped}'", where=text.where, hint=f"its labels: {known}")
         raise UserError(
             f"{text.where} has no label: its folder is called '{escaped}'",
             hint=f"labels are read from .jsonl, .csv and .parquet, or are the names of folders of text files: {known}",

@@ -22,7 +22,7 @@ class Example:
     where: str
 
 
-def read_examples(path: Path, format_: ExamplesFormat, text_key: str, label_key: str | None) -> list[Example]:
+def read_texts_to_classify(path: Path, format_: ExamplesFormat, text_key: str, label_key: str | None) -> list[Example]:
     """The examples of a file, or of standard input for `-`; the format auto is by suffix, else plain lines.
 
     CSV begins with a header row. `label_key` None: the column `label`, if there is one. Raises RequestError for a file

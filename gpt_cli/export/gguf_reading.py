@@ -54,7 +54,7 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
     for name, tensor_type in tensor_types.items():
         if tensor_type not in _LOSSLESS_TYPES:
             raise UserError(
-                f"tensor {name:.200} is {tensor_type}, from which the weights cannot be had back",
+                f"tensor {name:.200} is {tensor_type}, from which the weights cannot be restored",
                 where=str(file),
                 hint="import the file in f32, f16 or bf16 that it was made from",
             )

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from gpt_cli.analysis.baselines import Baseline, measure_baselines
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.store import Tokens
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 from gpt_cli.report.run_record import RunRecord
 from gpt_cli.run.run_corpus import prepare_run_corpus
@@ -28,7 +27,7 @@ _MAX_CACHE_FILE = 1 << 16
 class RunBaselines:
     """The text of a run, tokenized again, with its baselines and the number of unused ids."""
 
-    def __init__(self, record: RunRecord, note: Callable[[str], None]) -> None:
+    def __init__(self, record: RunRecord, note: Notify) -> None:
         """Raises UserError if the text is missing or has changed."""
         config = record.config
         corpus = prepare_run_corpus(config, note=note)

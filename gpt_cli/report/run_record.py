@@ -13,7 +13,7 @@ from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_events, read_metrics, read_samples
-from gpt_cli.run.model_info import count_parameters
+from gpt_cli.run.model_info import num_parameters_of_task
 from gpt_cli.run.run_files import DATA, RUN, read_json_object
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
@@ -89,7 +89,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
     data, metadata = read_json_object(run / DATA), read_json_object(run / RUN)
     if data.get("splits") == {}:
         raise RequestError(
-            f"{run} was imported, not trained: there is no course to tell", hint=f"gpt info {quote(str(run))}"
+            f"{run} was imported, not trained: there are no metrics to show", hint=f"gpt info {quote(str(run))}"
         )
     config, tokenizer = load_config(run / CONFIG), load_tokenizer(run / TOKENIZER)
     checkpoint = load_newest(run, note)
@@ -118,7 +118,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         name=name,
         config=config,
         tokenizer=tokenizer,
-        parameters=count_parameters(config, tokenizer.vocab_size),
+        parameters=num_parameters_of_task(config, tokenizer.vocab_size),
         source=source if isinstance(source, str) else ", ".join(map(str, source)),
         fingerprint=fingerprint,
         splits=splits,

@@ -45,7 +45,7 @@ class RunLine:
     """Bits per byte of that evaluation."""
     parameters: int | None = None
     saved: str | None = None
-    """When the newest checkpoint was written, in local time."""
+    """Local time at which the newest checkpoint was written."""
     differences: dict[str, Any] | None = None
     """The config keys whose value is not the most common one, with their values."""
     closed: bool = False

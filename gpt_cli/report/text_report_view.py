@@ -5,7 +5,7 @@ from textwrap import fill
 
 from gpt_cli.analysis.advice import advise
 from gpt_cli.analysis.characters import CharacterCount
-from gpt_cli.analysis.results import DuplicateCount, TextReport
+from gpt_cli.analysis.text_report import DuplicateCount, TextReport
 from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
 

@@ -46,7 +46,7 @@ class RunLifecycle:
     def begin(self, step: int, device: str) -> None:
         """Training is about to go on from `step` on `device`; called before the log is cut back to it.
 
-        Raises UserError if the last processes all came to the same end (see the module). That is told once: the
+        Raises UserError if the last processes all came to the same end (see the module). That is reported once: the
         process after it tries again. A run that is finished has nothing to begin.
         """
         if step >= self.steps:

@@ -78,7 +78,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.path, self.config = path, config
         self._lock = lock
         self.log = RunLog(path)
-        self.lifetime = RunLifecycle(path, self.log, config.train.steps)
+        self.lifecycle = RunLifecycle(path, self.log, config.train.steps)
 
     @classmethod
     def open_for_training(cls, config: Config, corpus: "Corpus") -> Self:
@@ -139,7 +139,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         try:
-            self.lifetime.end(error)
+            self.lifecycle.end(error)
         finally:
             self.close()
 
@@ -277,7 +277,7 @@ def _newest_run(runs: Path) -> Path:
 
 
 def _saved_at(checkpoint: Path) -> float:
-    """When it was saved; later than any if a trainer removed it just now, having saved a newer one."""
+    """The time at which it was saved; later than any if a trainer removed it just now, having saved a newer one."""
     try:
         return checkpoint.stat().st_mtime_ns
     except FileNotFoundError:

@@ -28,7 +28,7 @@ class FollowedRun(RunDirectory):
         assert config.run_dir is not None
         self.path, self.config = Path(config.run_dir), config
         self.log = _NoLog()
-        self.lifetime = _NoLifecycle()
+        self.lifecycle = _NoLifecycle()
 
     def close(self) -> None:
         """Nothing is open."""

@@ -4,7 +4,7 @@
     samples.jsonl   {"step": 120, "prompt": "...", "text": "..."}
     events.jsonl    {"time": "2026-01-31T12:00:00+00:00", "event": "resumed", ...}
 
-Each line ends with `"crc32"`, the sum of the line without it, so that a bit that flips is told by whoever reads the
+Each line ends with `"crc32"`, the sum of the line without it, so that a flipped bit is detected by whoever reads the
 file; lines of older runs have none. The console, plots and reports render these files. They are ASCII, so that showing
 one drives no terminal.
 """

@@ -98,7 +98,7 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
     )
 
 
-def count_parameters(config: Config, vocab_size: int) -> int:
+def num_parameters_of_task(config: Config, vocab_size: int) -> int:
     """All parameters of the model of `config`, those of the head of its task included."""
     return sum(elements for _, _, elements in _parameter_table(config, vocab_size))
 

@@ -1,4 +1,4 @@
-"""Other places that are told what metrics.jsonl is told, while a run trains; off unless `log.sinks` names them.
+"""Other places that receive the lines of metrics.jsonl while a run trains; off unless `log.sinks` names them.
 
     csv          metrics.csv in the run's directory: a line per step that has figures
     tensorboard  event files in tensorboard/ there; `tensorboard --logdir runs` shows all runs
@@ -24,7 +24,7 @@ COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc
 
 
 class Sink(Protocol):
-    """Something that is told the metrics."""
+    """Something that receives the metrics."""
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         """Training goes on after `step`; `records` are all figures up to it."""

@@ -1,4 +1,4 @@
-"""True if a run on a GPU is compiled: decided before its first step, from its config and the device alone.
+"""Decide whether a run on a GPU is compiled: before its first step, from its config and the device alone.
 
 Nothing is measured, so that the same config on the same device computes the same bits again.
 """

@@ -52,7 +52,7 @@ class Runtime:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Have torch compute with so many threads meanwhile."""
+    """Set the number of torch's threads for the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -63,7 +63,7 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Compute products of fp32 in fp32 meanwhile, whatever a training in this process has asked for."""
+    """Compute products of fp32 in fp32 for the block, whatever a training in this process has set."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:

@@ -1,4 +1,4 @@
-"""Memory: how much there is, and how running out of it is recognised and told."""
+"""Memory: how much there is, and how running out of it is recognised and reported."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

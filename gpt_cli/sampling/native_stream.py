@@ -3,7 +3,7 @@
 Importing this imports no torch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.quantize import WeightDtype
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
+from gpt_cli.errors import Notify
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.shuffle import derive_seed
@@ -54,7 +55,7 @@ def open_decoder(
     *,
     weights: WeightDtype = "fp32",
     threads: int = 1,
-    note: Callable[[str], None] = lambda _: None,
+    note: Notify = lambda _: None,
 ) -> Decoder | None:
     """A decoder for the model in `arrays`; None if they do not fit `config` (loading them in torch gives the error).
 

@@ -1,7 +1,7 @@
 """A learning-rate range test (Smith, 2017, section 3.3): one short run whose learning rate grows until it fails."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.distributed.world import ALONE
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.init_from import initial_checkpoint
@@ -40,7 +40,7 @@ class RangeTest:
     """A text where classes are learned, else a token."""
 
 
-def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100, factor: float = 30.0) -> RangeTest:
+def lr_range_test(config: Config, note: Notify, steps: int = 100, factor: float = 30.0) -> RangeTest:
     """Train for at most `steps` while the rate grows from optim.peak_lr / factor to optim.peak_lr * factor.
 
     Under Muon, optim.adamw_lr grows in the same ratio. Starts from train.init_from or from random weights, whatever the
@@ -62,13 +62,13 @@ def lr_range_test(config: Config, note: Callable[[str], None], steps: int = 100,
             break
         rates.append(multiplier * config.optim.peak_lr)
         losses.append(value)
-    smooth = moving_average(losses)
+    smooth = debiased_ema(losses)
     lr, optim = suggest_lr(rates, smooth), config.optim
     adamw_lr = float(f"{lr * optim.adamw_lr / optim.peak_lr:.2g}") if optim.name == "muon" else None
     return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr, config.task.predicted)
 
 
-def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:
+def with_proposed_lr(config: Config, note: Notify) -> Config:
     """`config` with a number for `optim.lr: auto`: that of its run if there is one, else that of a range test.
 
     Raises what `lr_range_test` raises.
@@ -88,7 +88,7 @@ def with_proposed_lr(config: Config, note: Callable[[str], None]) -> Config:
     return replace_keys(config, rates)
 
 
-def moving_average(losses: Sequence[float]) -> list[float]:
+def debiased_ema(losses: Sequence[float]) -> list[float]:
     """Each loss averaged with those before it, weights falling by _MEMORY a step, divided by their sum."""
     averages, total, weight = [], 0.0, 0.0
     for loss in losses:

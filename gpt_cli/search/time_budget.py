@@ -1,21 +1,12 @@
 """`train.budget`: the run with the lowest expected loss that ends on time, from the speed of this machine.
 
-The choice is a pure function of the measurements. It ranks shapes by a law for the loss of a character model,
-
-    loss = 1.03 + 12.6 / N^0.34 + 21.6 / D^0.3 + 1.6 / sqrt(T) + 12 / steps
-
-in nats per token: N parameters without embeddings and head (as Kaplan et al., 2020, count them; the exponent of
-Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one counting for less each time (Muennighoff et al.,
-2023, equation 5), T context, of which what is beyond 128 counts the less the fewer different tokens there are. Its
-constants come from five runs of the default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 1 to 2 % of them
-embeddings and head, 0.2 to 4.9 million tokens), so on another text it ranks rather than predicts; how much the context
-counts is from seven texts of 0.1 to 10 MB (docs/recipes.md).
+The choice is a pure function of the measurements: the candidate whose loss `budget_law.py` expects to be lowest.
 """
 
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,11 +15,12 @@ from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import Corpus
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.sizing import is_hidden_matrix, parameter_table
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.auto_config import fitting_context
+from gpt_cli.search.budget_law import BUDGET_LAW
 from gpt_cli.search.regularization import regularization
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.plural import plural
@@ -67,9 +59,6 @@ _FEWEST_STEPS = 20
 _SLACK = 0.98  # of the time; a machine that turns out slower has its schedule shortened (`ScheduleClock`)
 _EVALUATIONS = 3  # before, amid and after
 _EVALUATION_SHARE = 0.05  # of the time, which these may take at most; else the one after alone
-_SHORT_CONTEXT = 128
-_LONG_CONTEXT_TOKENS = 200_000  # different ones, with which half of what a longer context could bring is learned
-_REPEAT_HALF_LIFE = 15.4  # R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)
 
 
 @dataclass(frozen=True)
@@ -100,19 +89,7 @@ class BudgetChoice:
     evaluations: int
 
 
-def expected_loss(parameters: int, context_length: int, steps: int, tokens: int, unique: int) -> float:
-    """The law above; `tokens` trained on, of which `unique` are in the text."""
-    repeats = max(0.0, tokens / unique - 1.0)
-    from_repeats = unique * _REPEAT_HALF_LIFE * (1.0 - math.exp(-repeats / _REPEAT_HALF_LIFE))
-    effective_tokens = min(tokens, unique) + from_repeats
-    sizes = 12.6 / math.pow(parameters, 0.34) + 21.6 / math.pow(effective_tokens, 0.3)
-    learned = 1.0 / (1.0 + (_LONG_CONTEXT_TOKENS / unique) ** 2)
-    shorter = 1.0 / math.sqrt(min(context_length, _SHORT_CONTEXT))
-    context = 1.6 * (shorter + learned * (1.0 / math.sqrt(context_length) - shorter))
-    return 1.03 + sizes + context + 12.0 / max(1, steps)
-
-
-def predict(
+def predict_choice(
     candidate: BudgetCandidate,
     seconds: float,
     train_tokens: int,
@@ -140,12 +117,12 @@ def predict(
     return BudgetChoice(
         candidate,
         steps,
-        expected_loss(candidate.parameters, candidate.context_length, steps, tokens, train_tokens),
+        BUDGET_LAW.expected_loss(candidate.parameters, candidate.context_length, steps, tokens, train_tokens),
         evaluations,
     )
 
 
-def choose(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float) -> BudgetChoice:
+def best_choice(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float) -> BudgetChoice:
     """The choice with the lowest expected loss in so many `seconds`. Raises RequestError where none ends in time."""
     possible = [choice for _, choice in predictions if choice is not None]
     if not possible:
@@ -158,7 +135,9 @@ def choose(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], s
     return min(possible, key=lambda choice: choice.loss)
 
 
-def settings(choice: BudgetChoice, seconds: float, train_tokens: int, *, chooses_decay: bool = True) -> dict[str, Any]:
+def chosen_values(
+    choice: BudgetChoice, seconds: float, train_tokens: int, *, chooses_decay: bool = True
+) -> dict[str, Any]:
     """The values by key of `choice`, without the weight decay unless it `chooses_decay`."""
     candidate, steps = choice.candidate, choice.steps
     epochs = steps * candidate.tokens_per_step / train_tokens
@@ -179,7 +158,7 @@ def settings(choice: BudgetChoice, seconds: float, train_tokens: int, *, chooses
     }
 
 
-def reasons(
+def explain_choice(
     chosen: BudgetChoice, predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float
 ) -> list[str]:
     """Lines that explain the choice: the speed and the expected loss of each candidate."""
@@ -198,9 +177,7 @@ def reasons(
     return lines
 
 
-def config_for_budget(
-    config: Config, seconds: float, corpus: Corpus, written: frozenset[str], note: Callable[[str], None]
-) -> Config:
+def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: frozenset[str], note: Notify) -> Config:
     """`config` with the keys of CHOSEN (but those `written` by the user) set for a run that ends in `seconds` from now.
 
     Measuring takes about a tenth of the time. Raises RequestError where nothing can be learned in that time.
@@ -214,12 +191,12 @@ def config_for_budget(
 
     def predict_all() -> tuple[float, list[tuple[BudgetCandidate, BudgetChoice | None]]]:
         left = seconds - (time.perf_counter() - started)
-        how = partial(predict, seconds=left, train_tokens=sizes[0], val_tokens=sizes[1])
+        how = partial(predict_choice, seconds=left, train_tokens=sizes[0], val_tokens=sizes[1])
         return left, [(one, how(one, is_evaluated=stops_early, eval_every=eval_every)) for one in measured]
 
     for ladder in _open_candidates(config, written, len(corpus.val)):
         try:
-            measured.append(measure(with_values(config, ladder), corpus, runtime, note))
+            measured.append(time_candidate(with_values(config, ladder), corpus, runtime, note))
         except (MemoryError, RuntimeError) as error:
             if not measured or not is_out_of_memory(error):
                 raise
@@ -229,15 +206,15 @@ def config_for_budget(
         if time.perf_counter() - started > seconds / 10 or are_worse:
             break  # those after take as long or longer; one alone may have been disturbed
     left, predictions = predict_all()
-    choice = choose(predictions, left)
-    note("\n".join(reasons(choice, predictions, left)))
+    choice = best_choice(predictions, left)
+    note("\n".join(explain_choice(choice, predictions, left)))
     has_own = config.train.init_from is not None or config.recipe is not None or config.optim.name != "muon"
-    chosen = settings(choice, left, sizes[0], chooses_decay=not has_own)
+    chosen = chosen_values(choice, left, sizes[0], chooses_decay=not has_own)
     values = {key: value for key, value in chosen.items() if key not in written}
     return with_values(config, values)
 
 
-def measure(config: Config, corpus: Corpus, runtime: Runtime, note: Callable[[str], None]) -> BudgetCandidate:
+def time_candidate(config: Config, corpus: Corpus, runtime: Runtime, note: Notify) -> BudgetCandidate:
     """The median time of a few training steps of `config`, the first excluded: it also allocates."""
     eager = config.runtime.model_copy(update={"compile": False})  # compiling each candidate would take all of the time
     config = config.model_copy(update={"runtime": eager})

@@ -22,7 +22,7 @@ from gpt_cli.selftest.check import Check
 from gpt_cli.training.select_engine import proven_library
 
 Describe = Callable[[list[str]], str]
-"""Takes what is told; returns a figure, or raises KernelUnavailable."""
+"""Called with a function for messages; returns a figure, or raises KernelUnavailable."""
 _MODEL = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=32, zero_init=False)
 
 

@@ -246,7 +246,7 @@ def _is_language_model(run: Path, note: Notify) -> bool:
 
 
 def created_at(path: Path) -> int:
-    """When the newest checkpoint of a run, or the checkpoint, was saved, in seconds since 1970; 0 if it is gone."""
+    """The time at which the newest checkpoint of a run, or the checkpoint, was saved (Unix time); 0 if it is gone."""
     newest = next(iter(list_checkpoints(path)), path) if path.is_dir() else path
     try:
         return int(newest.stat().st_mtime)

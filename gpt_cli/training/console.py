@@ -85,7 +85,7 @@ class Console:
 
     @contextmanager
     def doing(self, activity: str) -> Iterator[None]:
-        """Show `activity` in the bar meanwhile, if it takes a second."""
+        """Show `activity` in the bar for the block, if it takes a second."""
         previous, self._activity = self._activity, activity
         try:
             yield

@@ -34,7 +34,7 @@ class ExampleRows:
 
     @classmethod
     def of(cls, config: Config, examples: Examples, split: str, note: Notify) -> "ExampleRows":
-        """The rows of a split; `note` is told of examples that are too long. Raises RequestError where none is left."""
+        """The rows of a split; `note` reports examples that are too long. Raises RequestError where none is left."""
         context, cut = config.model.context_length, config.data.too_long == "cut"
         counted = examples.kinds != PROMPT
         if config.data.loss_on == "all":

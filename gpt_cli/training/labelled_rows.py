@@ -63,7 +63,7 @@ class LabelledRows:
 
     @classmethod
     def of(cls, config: Config, texts: LabelledTexts, split: str, note: Notify) -> "LabelledRows":
-        """The rows of a split; `note` is told of texts that are too long. Raises RequestError where none is left."""
+        """The rows of a split; `note` reports texts that are too long. Raises RequestError where none is left."""
         context, labels = config.model.context_length, config.task.labels
         assert labels is not None
         fits = texts.lengths <= context

@@ -13,7 +13,7 @@ from gpt_cli.training.example_batches import open_batches, open_evaluation
 from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.metrics_logger import MetricsLogger
-from gpt_cli.training.objective import measure
+from gpt_cli.training.objective import evaluate_task
 from gpt_cli.training.oom_retry import OOMRetry
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.schedule_clock import ScheduleClock
@@ -63,7 +63,7 @@ def train(config: Config, console: Console) -> Summary:
             if step != saved:  # the checkpoint that is resumed from is evaluated and saved already
                 with state.ema.swapped_in(), console.doing("evaluating and saving"):
                     if decision is FINISH or due(step, config.eval.every):
-                        evaluation = measure(state.model, state.engine, val_data, config.eval.batch_size, world)
+                        evaluation = evaluate_task(state.model, state.engine, val_data, config.eval.batch_size, world)
                         val_loss = logger.evaluation(step, evaluation)
                         decision = stopping.record_eval(val_loss)
                     should_sample = config.sample.every and (decision is FINISH or due(step, config.sample.every))
@@ -81,7 +81,7 @@ def train(config: Config, console: Console) -> Summary:
                                 checkpoint.save(place, step, *tensors, fields, run.config, corpus.tokenizer)
                             checkpoint.prune(run.path, config.checkpoint.keep)
             if decision is not CONTINUE:
-                run.lifetime.final = stopping.reason if decision is FINISH and step < config.train.steps else None
+                run.lifecycle.final = stopping.reason if decision is FINISH and step < config.train.steps else None
                 break
 
             multiplier = lr_multiplier(clock.position, config.train.steps, config.schedule)

@@ -54,7 +54,7 @@ def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduc
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def measure(
+def evaluate_task(
     model: GPT,
     engine: Engine,
     dataset: EvalDataset | LabelledRows,

@@ -38,14 +38,14 @@ def build_native_engine(
         reason = "it does not know data.packing: true"
     if reason is not None:
         if config.engine == "native":
-            raise RequestError(f"runtime.engine: native cannot be had here: {reason}", hint=hint)
+            raise RequestError(f"runtime.engine: native is not available here: {reason}", hint=hint)
         note(_slower(reason))
         return None
     try:
         native = NativeEngine(model, proven_library(model.config, runtime, note), runtime.threads)
     except KernelUnavailable as error:
         if config.engine == "native":
-            raise UserError(f"runtime.engine: native cannot be had here: {error}", hint=hint) from error
+            raise UserError(f"runtime.engine: native is not available here: {error}", hint=hint) from error
         note(_slower(str(error)))
         return None
     # Torch only makes passes over the parameters: waking threads for these costs more than it saves, and threads that

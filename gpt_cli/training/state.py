@@ -84,22 +84,18 @@ class TrainingState:
             if config.lora.rank is not None:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
             else:
-                dtype, updated = (
-                    runtime.matmul_dtype,
-                    None if shard.parts is None and not shard.is_full else shard.optimized,
-                )
-                optimizer = MuonAdamW(model, config.optim, dtype, muon, shard.zeros, updated)
-            average = EMA(shard.stored, config.optim.ema, in_place=shard.is_full)
+                updated = shard.optimized if shard.is_full or shard.parts is not None else None
+                optimizer = MuonAdamW(model, config.optim, runtime.matmul_dtype, muon, shard.zeros, updated)
+            ema = EMA(shard.stored, config.optim.ema, in_place=shard.is_full)
         grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
         engine: Engine | None = native
         if engine is None:
-            mode = (
-                None
-                if config.parallel.shard == "full"
-                else compile_mode(config.runtime.compile, runtime.device, _eager_seconds(config, vocab_size, runtime))
-            )
+            mode = None
+            if config.parallel.shard != "full":
+                eager_seconds = _eager_seconds(config, vocab_size, runtime)
+                mode = compile_mode(config.runtime.compile, runtime.device, eager_seconds)
             engine = TorchEngine(model, runtime, grad_scaler, note, mode, packed=config.data.packing)
-        return cls(model=model, optimizer=optimizer, ema=average, grad_scaler=grad_scaler, engine=engine, shard=shard)
+        return cls(model=model, optimizer=optimizer, ema=ema, grad_scaler=grad_scaler, engine=engine, shard=shard)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """(the model's tensors, all others): the parts that this process has; others may be on the device meta."""
@@ -143,7 +139,7 @@ class TrainingState:
         The run's logs are truncated to that step.
         """
         checkpoint = load_newest(run.path, note)
-        run.lifetime.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
+        run.lifecycle.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
             if (steps := max((line["step"] for line in read_metrics(run.path)), default=0)) > 0:
                 note(f"{run.path} has no checkpoint: its {steps:,} steps are lost, and training starts again")

@@ -52,7 +52,7 @@ class Request:
                 hint=f"gpt train --config {quote(str(file))} trains what the config says",
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
-        from gpt_cli.cli.options.without_effect import refuse_without_effect
+        from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
 
         refuse_without_effect(self.config, self.overrides)
 

@@ -19,7 +19,7 @@ def report(
         bool, typer.Option(help="Read the text of each run again, for n-gram models and compressors to compare with.")
     ] = True,
 ) -> None:
-    """Tell all about one or more runs in one page: a file that needs no network and no script.
+    """Write one page about one or more runs: a file that needs no network and no script.
 
     What was trained, on what, how well, and how it went: curves, samples, config, environment, events. Several runs
     stand side by side, with their differences.

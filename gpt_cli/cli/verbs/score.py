@@ -147,12 +147,12 @@ def score(
     if labels is not None:
         from gpt_cli.cli.label_output import print_labels
         from gpt_cli.evaluation.confusion import parse_labels
-        from gpt_cli.evaluation.texts_to_classify import read_examples
+        from gpt_cli.evaluation.texts_to_classify import read_texts_to_classify
 
         if html is not None or tokens or stride is not None:
             raise RequestError("--labels does not go with --html, --tokens or --stride")
         names = parse_labels(labels)
-        examples = read_examples(Path(file), format, text_key, label_key)
+        examples = read_texts_to_classify(Path(file), format, text_key, label_key)
         scorer = open_scorer(saved, device, engine, weights)
         classifier = _classifier(saved, scorer, names, prefix, suffix, after, normalise)
         note(f"{path}, step {saved.step:,}")

@@ -21,7 +21,7 @@ from gpt_cli.cli.options.data_options import (
 from gpt_cli.cli.options.fit_config import resolve_source, to_slug
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
-from gpt_cli.cli.verbs.compare_tokenizers import compare as compare_tokenizers
+from gpt_cli.cli.tokenizer_comparison import compare_tokenizers
 from gpt_cli.errors import RequestError
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.literals import Pattern, TokenizerKind

@@ -10,7 +10,7 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -161,7 +161,7 @@ def _job(kernel: Kernel, *, anew: bool) -> _BuildJob:
         return job
 
 
-def load(kernel: Kernel, remark: Callable[[str], None], *, anew: bool = False) -> ctypes.CDLL:
+def load(kernel: Kernel, remark: Notify, *, anew: bool = False) -> ctypes.CDLL:
     """Load a kernel from the cache, or compile it and keep it there. Raises KernelUnavailable.
 
     `remark` gets problems of the cache, none of which prevents compiling.
@@ -219,7 +219,7 @@ def open_library(library: bytes, kernel: Kernel) -> ctypes.CDLL:
     return opened
 
 
-def _open_store(remark: Callable[[str], None]) -> Store | None:
+def _open_store(remark: Notify) -> Store | None:
     """The store; None if it does not exist and caching is off, or if it cannot be used, which `remark` gets."""
     try:
         path = store_path()

@@ -28,7 +28,7 @@ from gpt_cli.search.sweep.executor import ListSource, RunLimits, RunTask, execut
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import config_changes
-from gpt_cli.search.time_budget import measure, with_values
+from gpt_cli.search.time_budget import time_candidate, with_values
 from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import format_duration
 
@@ -243,7 +243,7 @@ def _read_plan(request: ScaleRequest) -> tuple[dict[str, Any], Config]:
 
 
 def _seconds_per_token(config: Config, corpus: Any, note: Notify) -> float:
-    candidate = measure(config, corpus, setup_runtime(config.runtime), note)
+    candidate = time_candidate(config, corpus, setup_runtime(config.runtime), note)
     return candidate.seconds_per_step / candidate.tokens_per_step
 
 

@@ -137,10 +137,10 @@ def _runs_in(budget: float, jobs: int, base: Config, note: Notify) -> int:
 def _seconds_of_run(base: Config, note: Notify) -> float:
     from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.runtime.device import setup_runtime
-    from gpt_cli.search.time_budget import measure
+    from gpt_cli.search.time_budget import time_candidate
 
     corpus = prepare_corpus(base.data, base.tokenizer, note=note)
-    step = measure(base, corpus, setup_runtime(base.runtime), lambda _: None)
+    step = time_candidate(base, corpus, setup_runtime(base.runtime), lambda _: None)
     passes = 1 + (base.train.steps // base.eval.every if base.eval.every else 0)
     steps = base.train.steps + passes * len(corpus.val) / step.tokens_per_step / 3.0
     return _START_SECONDS + step.seconds_per_step * steps

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpt_cli.config import DataConfig
 
 
-def compare(
+def compare_tokenizers(
     data: "DataConfig",
     names: str,
     *,
