@@ -96,7 +96,7 @@ def test_the_wheel_alone_trains_samples_and_reports(wheel: Path, tmp_path: Path)
     assert "<html" in (home / "report.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.system
 def test_in_a_fresh_environment_the_installed_wheel_trains_samples_and_reports(wheel: Path, tmp_path: Path) -> None:
     """Needs the network, or an index of packages, as any installation does."""
     venv.create(tmp_path / "venv", with_pip=True)
