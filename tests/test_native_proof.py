@@ -41,7 +41,7 @@ __all__ = ["own_kernels"]  # a fixture
 FP32 = Runtime(torch.device("cpu"), "fp32", 2)
 SWIGLU = ModelConfig(n_layer=1, n_embd=32, n_head=2, context_length=16)
 FAULTS = [
-    ("network.c", "logits[target] -= at_target;", "", SWIGLU),
+    ("forward_backward.h", "logits[target] -= at_target;", "", SWIGLU),
     ("network.c", "other = 1; other < sum->threads", "other = 2; other < sum->threads", SWIGLU),
     ("layers.h", "sum - normal * delta", "sum", SWIGLU),
     ("layers.h", "(1.0f + x * (1.0f - s))", "(1.0f + x * s)", SWIGLU),

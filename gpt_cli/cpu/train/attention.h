@@ -13,13 +13,24 @@ typedef struct {
     int heads, kv_heads, width, window; /* window: how many keys a query sees, itself included; 0: all */
 } AttnShape;
 
-typedef struct { /* of one thread, for sequences of at most T */
-    float *scores, *d_weights;                /* (ATTN_TILE, T) */
-    elem_t *weights, *d_scores;               /* (ATTN_TILE, T) */
-    float *delta;                             /* (T,): rowsum(dO * O), the D of FlashAttention */
-    uint32_t *dropout_keys;                   /* (T,) */
-    elem_t *q_columns, *q_rows, *dy_columns, *dy_rows, *k_rows; /* packed operands of one head; the forward pass puts keys and values into the first two */
-} AttnBuffers;
+/* The buffers of a thread (see arena.h). `tokens` of the longest sequence and the `width` of a head are rounded up to tiles. */
+#define ATTN_BUFFERS(X)                                                                                \
+    X(float, scores, ATTN_TILE * tokens) X(float, d_weights, ATTN_TILE * tokens)                       \
+    X(elem_t, weights, ATTN_TILE * tokens) X(elem_t, d_scores, ATTN_TILE * tokens)                     \
+    X(float, delta, tokens) /* rowsum(dO * O), the D of FlashAttention */                              \
+    X(uint32_t, dropout_keys, tokens)                                                                  \
+    /* Packed operands of one head. The forward pass puts keys and values into the first two. */       \
+    X(elem_t, q_columns, tokens * width) X(elem_t, q_rows, tokens * width)                             \
+    X(elem_t, dy_columns, tokens * width) X(elem_t, dy_rows, tokens * width) X(elem_t, k_rows, tokens * width)
+
+typedef struct { ATTN_BUFFERS(BUFFER_FIELD) } AttnBuffers;
+
+static AttnBuffers attn_buffers(Arena *arena, int length, int head_dim) {
+    long tokens = round_up_tile(length), width = round_up_tile(head_dim);
+    AttnBuffers buffers, *to = &buffers;
+    ATTN_BUFFERS(TAKE_BUFFER)
+    return buffers;
+}
 
 typedef struct { /* of the weights */
     const Dropout *dropout;

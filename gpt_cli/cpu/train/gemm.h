@@ -16,19 +16,24 @@ typedef struct {
     int amx;                 /* AMX may be used */
 } Backend;
 
-/* Bump allocator of a workspace, in whole cache lines; from a NULL base it only counts bytes. */
-static void *arena_alloc(char **at, size_t bytes) {
-    char *here = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return here;
-}
+/* The buffers of a thread (see arena.h), for a B or C of at most rows x columns elements and a k of at most `depth`: in bf16 32 rows
+   of A, packed, and a B that is used once (weights are packed once a step); in fp32 a product on its way to an epilogue. */
+enum { PACKED = sizeof(elem_t) == sizeof(uint16_t) }; /* bf16 */
+#define GEMM_BUFFERS(X)                                                            \
+    X(elem_t, packed_a, PACKED ? TILE * round_up_tile(depth) : 0)                  \
+    X(elem_t, packed_b, PACKED ? round_up_tile(rows) * round_up_tile(columns) : 0) \
+    X(float, out, PACKED ? 0 : rows * columns)
 
 typedef struct {
     const Backend *backend;
-    elem_t *packed_a; /* bf16: 32 rows of A, of the largest k */
-    elem_t *packed_b; /* bf16: a B that is used once; weights are packed once a step */
-    float *out;       /* fp32: a product on its way to an epilogue */
+    GEMM_BUFFERS(BUFFER_FIELD)
 } GemmContext;
+
+static GemmContext gemm_context(const Backend *backend, Arena *arena, long rows, long columns, long depth) {
+    GemmContext context = {.backend = backend}, *to = &context;
+    GEMM_BUFFERS(TAKE_BUFFER)
+    return context;
+}
 
 /* Consumes one block of C: its first row and column, its sizes, and its elements, of leading dimension `ld`. */
 typedef void (*Epilogue)(const void *to, int row, int column, int rows, int columns, const float *block, int ld);

@@ -1,5 +1,6 @@
 /* Muon's update (gpt_cli.training.muon), each matrix by one thread: momentum, orthogonalisation, weight decay and the step. */
 #include "numeric.h"
+#include "../common/arena.h"
 #include "threads.h"
 #include "dropout.h"
 #include "gemm.h"
@@ -20,25 +21,23 @@ typedef struct {
     char *ws;
 } Worker;
 
+/* The buffers of a thread (see arena.h), for a matrix of `rows` (the smaller side) and `columns`. */
+#define WORKSPACE_BUFFERS(X)                                                                                       \
+    X(elem_t, x, rows * columns) X(elem_t, next, rows * columns) /* an iteration's input and output, which swap */ \
+    X(float, direction, rows * columns)                          /* of the update */                               \
+    X(elem_t, gram, rows * rows) X(elem_t, mixed, rows * rows)   /* G = x x^T, and b G + c G G */
+
 typedef struct {
-    elem_t *x, *next, *gram, *mixed;
-    float *direction;
+    WORKSPACE_BUFFERS(BUFFER_FIELD)
     GemmContext gemm_ctx;
 } Workspace;
 
-static size_t layout_workspace(long rows, long columns, char *base, Workspace *ws) {
-    char *at = base;
-    size_t size = (size_t)(rows * columns), square = (size_t)(rows * rows);
-    ws->x = arena_alloc(&at, sizeof(elem_t) * size), ws->next = arena_alloc(&at, sizeof(elem_t) * size);
-    ws->direction = arena_alloc(&at, sizeof(float) * size);
-    ws->gram = arena_alloc(&at, sizeof(elem_t) * square), ws->mixed = arena_alloc(&at, sizeof(elem_t) * square);
-#ifdef BF16
-    ws->gemm_ctx.packed_a = arena_alloc(&at, sizeof(elem_t) * TILE * round_up_tile(columns));
-    ws->gemm_ctx.packed_b = arena_alloc(&at, sizeof(elem_t) * round_up_tile(rows) * round_up_tile(columns));
-#else
-    ws->gemm_ctx.out = arena_alloc(&at, sizeof(float) * size);
-#endif
-    return (size_t)(at - base);
+/* Set the buffers of `to` to parts of `memory`; returns the bytes needed (with NULL only that). */
+static size_t layout_workspace(const Backend *backend, long rows, long columns, char *memory, Workspace *to) {
+    Arena whole = {memory, 0}, *arena = &whole;
+    WORKSPACE_BUFFERS(TAKE_BUFFER)
+    to->gemm_ctx = gemm_context(backend, arena, rows, columns, columns);
+    return arena->used;
 }
 
 typedef struct { const elem_t *from; elem_t *to; int ld; float alpha, beta; } Axpby; /* to <- alpha block + beta from */
@@ -59,7 +58,7 @@ EPILOGUE(axpby, axpby_block)
 /* Bytes that one thread needs for a matrix of `rows` (the smaller side) and `columns`. */
 size_t muon_workspace_bytes(long rows, long columns) {
     Workspace ws;
-    return layout_workspace(rows, columns, NULL, &ws);
+    return layout_workspace(NULL, rows, columns, NULL, &ws);
 }
 
 /* to (n, m) <- the transpose of from (m, n), both at most 16 x 16, of leading dimension `ld` and 16. */
@@ -166,9 +165,8 @@ static void muon_worker(void *argument) {
     for (int i = worker->first; i < worker->n_job; i += worker->step) {
         const MuonJob *job = &worker->jobs[i];
         float *parameter = job->parameter;
-        Workspace ws = {0};
-        layout_workspace(job->rows, job->columns, worker->ws, &ws);
-        ws.gemm_ctx.backend = worker->backend;
+        Workspace ws;
+        layout_workspace(worker->backend, job->rows, job->columns, worker->ws, &ws);
         apply_momentum(worker, job);
         newton_schulz(worker, job, &ws);
         SIMD /* a loop of its own, so that products are rounded before they are added, as by torch */

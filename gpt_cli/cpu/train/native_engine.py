@@ -22,7 +22,7 @@ _TILE = 32  # TILE of gemm.h
 
 
 class _TrainerNetwork(ctypes.Structure):
-    """`Network` of network.c."""
+    """`Network` of model.h."""
 
     _fields_ = (
         *MODEL_FIELDS,
@@ -147,7 +147,7 @@ class NativeEngine:
 
 
 def _parameter_order(model: GPT, ones: Tensor) -> Iterator[Tensor | None]:
-    """The parameters in the order of network.c, None where the model has none; `ones` for the gains it lacks."""
+    """The parameters in the order of parameters.h, None where the model has none; `ones` for the gains it lacks."""
     named = dict(model.named_parameters(remove_duplicate=False))
     config = model.config
     gains = {"norm1", "norm2", "norm"} | ({"q_norm", "k_norm"} if config.qk_norm else set())
