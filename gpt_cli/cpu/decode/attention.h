@@ -217,7 +217,7 @@ static void attend_rows(void *context, int begin, int end) {
         const char *stop = next + (more ? kv_bytes_used(m, position + 1) : blocks * block_stride(m));
         for (int g = 0; is_serial(p) && g < heads; g++) {
             kv_store_row(p, r, g);
-            if (m->kv_int8) prefetched = prefetch_advance(prefetched, prefetch_budget(m, 2) * (int)blocks);
+            if (m->kv_int8) prefetched = prefetch_advance(prefetched, prefetch_budget(m, PREFETCH_IN_STORE) * (int)blocks);
         }
         if (p->last && !p->rows[r].logits) continue;
         if (m->kv_int8) attend_int8(p, r, 0, m->net.n_head, prefetched, stop);

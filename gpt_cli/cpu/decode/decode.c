@@ -63,7 +63,7 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
     m->d = padded(net->head_dim, LANES), m->s = padded(net->context_length, LANES);
     m->kv_int8 = net->format != FP32;
-    m->block_bytes = m->kv_int8 ? kv_int8_block_bytes(m) : sizeof(float) * LANES * (net->head_dim + m->d);
+    m->block_bytes = m->kv_int8 ? KV_INT8_BLOCK_BYTES(m->d) : sizeof(float) * LANES * (net->head_dim + m->d);
     m->use_amx = net->format != FP32 && net->use_amx && amx_request();
     m->fits_l2 = all < L2_BYTES;
     m->pool.spin_limit = 4000; /* some 50 to 150 microseconds */

@@ -11,7 +11,7 @@
 #define WEIGHT_QMAX 65280.0f /* 255 * 256 */
 
 enum { SCALES_BYTES = 2 * LANES * sizeof(uint16_t) };
-static size_t kv_int8_block_bytes(const Model *m) { return SCALES_BYTES + 2 * LANES * m->d; }
+#define KV_INT8_BLOCK_BYTES(D_PADDED) (SCALES_BYTES + 2 * LANES * (D_PADDED)) /* of one head */
 
 /* Offsets in a block of the scales, keys and values of head g, and from a group of 4 tokens to the next. */
 INLINE size_t group4_stride(const Model *m) { return m->net.n_kv_head * (size_t)(8 * m->d); }
@@ -69,15 +69,29 @@ typedef struct { /* of one head */
     float scale, maximum, inv_sum;
 } Query;
 
-/* Software prefetch of what is read next, spread evenly over all stages of the computation: the memory then never idles. */
+/* Software prefetch of what is read next, spread evenly over all stages of the computation: the memory then never idles. The cache
+   lines of a block of one head, with a head_dim of 64, are divided among the stages in proportion to their time. */
+enum {
+    PREFETCH_IN_STORE = 2,    /* of a key and a value */
+    PREFETCH_IN_ROPE = 3,     /* and QK norm, of a query */
+    PREFETCH_IN_QUANTIZE = 2, /* of a query */
+    PREFETCH_IN_SCORE = 10,   /* its dot products with 16 keys */
+    PREFETCH_IN_SOFTMAX = 4,
+    PREFETCH_IN_SUM = 12,     /* of 16 values, weighted */
+    PREFETCH_HEAD_DIM = 64, PREFETCH_VECS = PREFETCH_HEAD_DIM / LANES, GROUPS_OF_BLOCK = LANES / 4,
+};
+_Static_assert((PREFETCH_IN_STORE + PREFETCH_IN_ROPE + PREFETCH_IN_QUANTIZE + PREFETCH_IN_SCORE + PREFETCH_IN_SOFTMAX
+                + PREFETCH_IN_SUM) * 64 == KV_INT8_BLOCK_BYTES(PREFETCH_HEAD_DIM), "the stages together prefetch one block");
+_Static_assert(PREFETCH_IN_SUM % GROUPS_OF_BLOCK == 0 && PREFETCH_IN_SUM / GROUPS_OF_BLOCK <= PREFETCH_VECS,
+               "weighted_sum prefetches at most one line after each vector of values");
+
+/* The lines for each block of a stage that goes through all of head_dim at once. */
+INLINE int prefetch_budget(const Model *m, int lines) { return lines * m->d / PREFETCH_HEAD_DIM; }
+
 INLINE const char *prefetch_advance(const char *prefetched, int lines) {
     for (int line = 0; line < lines; line++, prefetched += 64) prefetch_line(prefetched, 0);
     return prefetched;
 }
-
-/* Cache lines to prefetch in a stage, in proportion to its time. Of the 33 lines of a block with head_dim 64: 22 in the dot
-   products, 2 in storing a key, 3 in RoPE, 2 in quantizing the query, 4 in the softmax. */
-INLINE int prefetch_budget(const Model *m, int lines) { return lines * m->d / 64; }
 
 /* A 128-bit lane, four times. */
 INLINE ivec broadcast_lane(const int32_t *sixteen) {
@@ -124,7 +138,7 @@ INLINE void score_int8(const int GROUPS, Query *query, ivec high_offset, ivec lo
     for (int f = 0; f < GROUPS; f++) high[f] = high_offset, low[f] = low_offset;
     for (int i = 0; i < n_vecs; i++, keys += 64) {
         ivec high_limb = broadcast_lane(query->high + 4 * i), low_limb = broadcast_lane(query->low + 4 * i);
-        query->prefetched = prefetch_advance(query->prefetched, GROUPS * 5 / 8);
+        query->prefetched = prefetch_advance(query->prefetched, GROUPS * PREFETCH_IN_SCORE / (GROUPS_OF_BLOCK * PREFETCH_VECS));
 #pragma GCC unroll 8
         for (int f = 0; f < GROUPS; f++) {
             ivec k = *(const ivec *)(keys + f / 4 * stride + f % 4 * group_stride);
@@ -148,7 +162,7 @@ INLINE void accumulate_values_int8(const int N_VECS, Query *query, const uint8_t
 #pragma GCC unroll 4
             for (int b = 0; b < N_VECS; b++) {
                 high[b] = dot4(high[b], high_limb, groups[b]), low[b] = dot4(low[b], low_limb, groups[b]);
-                if (b < 3) query->prefetched = prefetch_advance(query->prefetched, 1);
+                if (b < PREFETCH_IN_SUM / GROUPS_OF_BLOCK) query->prefetched = prefetch_advance(query->prefetched, 1);
             }
         }
     }
@@ -200,7 +214,7 @@ static void softmax_scores(const Model *m, Query *query, int begin, int end) {
     vec total = {0}, maxima = {0}, *scores = query->scores;
     for (int k = begin; k < end; k++) {
         vec weight = exp_scores(scores[k], query->maximum);
-        query->prefetched = prefetch_advance(query->prefetched, prefetch_budget(m, 4));
+        query->prefetched = prefetch_advance(query->prefetched, prefetch_budget(m, PREFETCH_IN_SOFTMAX));
         total += weight;
         scores[k] = weight *= kv_scales(m, query, k, OF_VALUES); /* masked tokens have zero or stale scales, which are finite */
         maxima = vmax(maxima, weight);
@@ -244,7 +258,7 @@ static void attend_int8(const ForwardContext *p, int row, int begin_head, int en
         int n = end_head - h < batch ? end_head - h : batch;
         for (int i = 0; i < n; i++) {
             norm_rope_head(m, qkv_of(p, row) + (h + i) * d, m->packed[p->layer].q_norm, last, 1.0f / sqrtf((float)d), q + i * d_padded);
-            if (prefetched < stop) prefetched = prefetch_advance(prefetched, prefetch_budget(m, 3) * (end - begin));
+            if (prefetched < stop) prefetched = prefetch_advance(prefetched, prefetch_budget(m, PREFETCH_IN_ROPE) * (end - begin));
             int g = (h + i) / group;
             const uint8_t *cache = (const uint8_t *)cache_of(p, row);
             queries[i] = (Query){.keys = cache + keys_at(m, g), .scales = cache + scales_at(g), .values = cache + values_at(m, g),
@@ -260,7 +274,7 @@ static void attend_int8(const ForwardContext *p, int row, int begin_head, int en
                 switch (stage) {
                 case QUANTIZE:
                     quantize_query(m, query, q + i * d_padded);
-                    query->prefetched = prefetch_advance(query->prefetched, prefetch_budget(m, 2) * (end - begin));
+                    query->prefetched = prefetch_advance(query->prefetched, prefetch_budget(m, PREFETCH_IN_QUANTIZE) * (end - begin));
                     break;
                 case SCORE: score_keys(m, query, begin, end, first, last); break;
                 case SOFTMAX: softmax_scores(m, query, begin, end); break;
