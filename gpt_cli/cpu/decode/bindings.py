@@ -30,7 +30,7 @@ _SETTINGS = ("post_norm", "format", "threads", "use_amx")
 _POINTERS = (*NETWORK_SLOTS, "cosines", "sines")
 
 
-class _DecoderNetwork(ctypes.Structure):  # Network in network.h
+class _DecoderNetwork(ctypes.Structure):  # Network in model.h
     _fields_ = (
         *MODEL_FIELDS,
         *((name, ctypes.c_int32) for name in _SETTINGS),
@@ -38,7 +38,7 @@ class _DecoderNetwork(ctypes.Structure):  # Network in network.h
     )
 
 
-class _Layer(ctypes.Structure):  # Layer in network.h
+class _Layer(ctypes.Structure):  # Layer in model.h
     _fields_ = [(name, ctypes.c_void_p) for name in BLOCK_SLOTS]
 
 

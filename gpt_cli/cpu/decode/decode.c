@@ -14,8 +14,11 @@ enum { L2_BYTES = 1000000 }; /* of weights that stay in L2: measured on a core w
 
 #include "simd.h"
 /* each of these needs those before it */
+#include "../common/arena.h"
 #include "gemm.h"
 #include "threads.h"
+#include "model.h"
+#include "workspace.h"
 #include "network.h"
 #include "attention.h"
 #include "layers.h"
@@ -30,10 +33,11 @@ void gpt_close(Model *m) {
     notify_all(&m->pool);
     for (int i = 0; i < m->pool.n_created; i++) pthread_join(m->pool.threads[i], NULL);
     for (int l = 0; m->packed && l < m->net.n_layer; l++) {
-        PackedLayer *p = &m->packed[l];
-        Matrix *each[] = {&p->qkv, &p->out, &p->gate, &p->up, &p->down};
-        for (int i = 0; i < 5; i++) free_matrix(each[i]);
-        free(p->norm1), free(p->norm1_bias), free(p->norm2), free(p->norm2_bias), free(p->q_norm), free(p->k_norm);
+        PackedLayer *packed = &m->packed[l];
+#define FREE_MATRIX(name, outputs, inputs, weights, bias) free_matrix(&packed->name);
+#define FREE_VECTOR(name, numbers, padded_to) free(packed->name);
+        LAYER_MATRICES(FREE_MATRIX)
+        LAYER_VECTORS(FREE_VECTOR)
     }
     free_matrix(&m->head);
     free(m->norm), free(m->norm_bias), free(m->weights), free(m->packed), free(m);
@@ -56,8 +60,10 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     pthread_cond_init(&m->pool.wake, NULL);
     m->net = *net;
     int c = net->n_embd, f = net->mlp_hidden, d = net->head_dim, kv = net->n_kv_head * d, format = net->format;
-    size_t layer_bytes = weight_bytes(format, c + 2 * kv, c) + weight_bytes(format, c, c) + weight_bytes(format, c, f)
-        + (net->mlp == SWIGLU ? 2 : 1) * weight_bytes(format, f, c);
+    int gate = net->mlp == SWIGLU ? f : 0;
+    size_t layer_bytes = 0;
+#define COUNT_BYTES(name, outputs, inputs, weights, bias) layer_bytes += weight_bytes(format, outputs, inputs);
+    LAYER_MATRICES(COUNT_BYTES)
     size_t all = net->n_layer * layer_bytes + weight_bytes(format, net->vocab_size, c) + TILE_K * PANEL; /* tiles read past the end */
     m->packed = alloc_zeroed(net->n_layer * sizeof *m->packed);
     m->c = padded(net->n_embd, PANEL), m->f = padded(net->mlp_hidden, PANEL);
@@ -68,56 +74,22 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     m->fits_l2 = all < L2_BYTES;
     m->pool.spin_limit = 4000; /* some 50 to 150 microseconds */
     m->pool.n_workers = net->threads - 1 < MAX_WORKERS ? net->threads - 1 : MAX_WORKERS;
-    char *arena = m->weights = alloc_zeroed(all);
-    bool fits = m->packed && arena;
+    m->weights = alloc_zeroed(all);
+    Arena arena = {m->weights, 0};
+    bool fits = m->packed && m->weights;
     for (int l = 0; fits && l < net->n_layer; l++) {
         const Layer *layer = &layers[l];
-        PackedLayer *p = &m->packed[l];
-        size_t gate = net->mlp == SWIGLU ? f : 0; /* gate and up are halves of one matrix */
-        fits = pack_weight(&p->qkv, &arena, format, c + 2 * kv, c, layer->qkv, layer->qkv_bias)
-            && pack_weight(&p->out, &arena, format, c, c, layer->out, layer->out_bias)
-            && (!gate || pack_weight(&p->gate, &arena, format, f, c, layer->up, layer->up_bias))
-            && pack_weight(&p->up, &arena, format, f, c, layer->up + gate * c, layer->up_bias ? layer->up_bias + gate : NULL)
-            && pack_weight(&p->down, &arena, format, c, f, layer->down, layer->down_bias)
-            && copy_padded(&p->norm1, layer->norm1, c, m->c) && copy_padded(&p->norm1_bias, layer->norm1_bias, c, m->c)
-            && copy_padded(&p->norm2, layer->norm2, c, m->c) && copy_padded(&p->norm2_bias, layer->norm2_bias, c, m->c)
-            && copy_padded(&p->q_norm, layer->q_norm, d, m->d) && copy_padded(&p->k_norm, layer->k_norm, d, m->d);
+        PackedLayer *packed = &m->packed[l];
+#define PACK_MATRIX(name, outputs, inputs, weights, bias) \
+        fits = fits && (!(outputs) || pack_weight(&packed->name, &arena, format, outputs, inputs, weights, bias));
+#define COPY_VECTOR(name, numbers, padded_to) fits = fits && copy_padded(&packed->name, layer->name, numbers, padded_to);
+        LAYER_MATRICES(PACK_MATRIX)
+        LAYER_VECTORS(COPY_VECTOR)
     }
     fits = fits && pack_weight(&m->head, &arena, format, net->vocab_size, c, net->head, NULL)
         && copy_padded(&m->norm, net->norm, c, m->c) && copy_padded(&m->norm_bias, net->norm_bias, c, m->c);
     if (!fits) gpt_close(m), m = NULL;
     return m;
-}
-
-/* Carve the buffers of a workspace out of `memory`; returns the bytes needed (with NULL only that).
-
-   Buffers that are live at different times alias, so that they stay in the cache: others would be evicted by the KV caches and
-   fetched again before they are written. y aliases the queries (unless a GEMM, which reads whole vectors, would read on into the
-   keys), hidden aliases qkv. */
-static size_t layout_workspace(Workspace *ws, char *memory) {
-    const Model *m = ws->model;
-    const Network *net = &m->net;
-    int qkv_width = padded((net->n_head + 2 * net->n_kv_head) * net->head_dim, PANEL), widest = padded(m->c > m->f ? m->c : m->f, TILE_K);
-    bool in_place = net->n_embd % LANES == 0;
-    float *packed_rows = NULL;
-    struct { float **part; int width; } parts[] = {
-        {&ws->x, m->c}, {&ws->h, m->c}, {&ws->qkv, qkv_width > widest ? qkv_width : widest}, {&ws->y, in_place ? 0 : m->c},
-        {&ws->gates, m->f}, {&ws->logits, padded(net->vocab_size, PANEL)}, {&ws->row_scales, 1}, {&packed_rows, widest},
-    };
-    size_t at = 0;
-    for (int i = 0; i < 8; at += MAX_ROWS * sizeof(float) * parts[i++].width)
-        if (memory) *parts[i].part = (float *)(memory + at);
-    if (in_place) ws->y = ws->qkv;
-    ws->hidden = ws->qkv, ws->packed_rows = (uint8_t *)packed_rows;
-    ws->qkv_stride = qkv_width, ws->y_stride = in_place ? qkv_width : m->c;
-    return at;
-}
-
-/* In one piece, and so in huge pages for a larger model: a GEMM writes all rows in turn. */
-static bool alloc_workspace(Workspace *ws, Model *m) {
-    ws->model = m, ws->memory = alloc_zeroed(layout_workspace(ws, NULL));
-    if (ws->memory) layout_workspace(ws, ws->memory);
-    return ws->memory;
 }
 
 void gpt_end(Session *session) {

@@ -321,11 +321,11 @@ static size_t weight_bytes(int format, int outputs, int inputs) {
     return (size_t)padded(outputs, PANEL) * padded(inputs, 4) * width[format];
 }
 
-/* Pack W (outputs, inputs), row-major, into panels at `*arena`, which is advanced. Int8: a scale for each output, absmax / 127. */
-static bool pack_weight(Matrix *m, char **arena, int format, int outputs, int inputs, const float *w, const float *bias) {
+/* Pack W (outputs, inputs), row-major, into panels in `arena`. Int8: a scale for each output, absmax / 127. */
+static bool pack_weight(Matrix *m, Arena *arena, int format, int outputs, int inputs, const float *w, const float *bias) {
     int deep = padded(inputs, 4);
     m->outputs = outputs, m->inputs = inputs, m->panels = padded(outputs, PANEL) / PANEL;
-    m->weights = *arena, *arena += weight_bytes(format, outputs, inputs);
+    m->weights = arena_alloc(arena, weight_bytes(format, outputs, inputs));
     m->bias = alloc_zeroed((size_t)m->panels * PANEL * 4), m->scale = alloc_zeroed((size_t)m->panels * PANEL * 4);
     m->sums = alloc_zeroed((size_t)m->panels * PANEL * 4);
     if (!m->bias || !m->scale || !m->sums) return false;

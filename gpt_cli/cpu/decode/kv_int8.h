@@ -11,7 +11,7 @@
 #define WEIGHT_QMAX 65280.0f /* 255 * 256 */
 
 enum { SCALES_BYTES = 2 * LANES * sizeof(uint16_t) };
-#define KV_INT8_BLOCK_BYTES(D_PADDED) (SCALES_BYTES + 2 * LANES * (D_PADDED)) /* of one head */
+#define KV_INT8_BLOCK_BYTES(D_PADDED) (SCALES_BYTES + 2 * LANES * (size_t)(D_PADDED)) /* of one head */
 
 /* Offsets in a block of the scales, keys and values of head g, and from a group of 4 tokens to the next. */
 INLINE size_t group4_stride(const Model *m) { return m->net.n_kv_head * (size_t)(8 * m->d); }

@@ -1,36 +1,6 @@
-/* The network, sequences, and the forward pass of a batch of tokens. */
+/* Sequences, a batch of their tokens, and the operations of its forward pass: norms, matrix products and the MLP. */
 
-#define MAX_ROWS 64 /* tokens in one forward pass (llama.cpp's n_ubatch) */
 enum { MIN_AMX_ROWS = 8 };  /* from this many rows on threads split rows, and AMX pays */
-
-/* The network. bindings.py fills it in, in this order; a pointer is NULL where the model lacks the parameter. */
-typedef struct {
-    MODEL_FIELDS;
-    int32_t post_norm, format, threads, use_amx; /* use_amx: where there is any */
-    NETWORK_PARAMETERS(AS_POINTER)             /* positions (context, C): learned or sinusoidal */
-    const float *cosines, *sines;              /* (context, D / 2): RoPE */
-} Network;
-
-typedef struct { BLOCK_PARAMETERS(AS_POINTER) } Layer;
-
-typedef struct {
-    Matrix qkv, out, gate, up, down;
-    float *norm1, *norm1_bias, *norm2, *norm2_bias, *q_norm, *k_norm; /* zero-padded */
-} PackedLayer;
-
-typedef struct {
-    Network net;
-    PackedLayer *packed;
-    Matrix head;
-    char *weights; /* of all matrices */
-    float *norm, *norm_bias;
-    int c, f, d, s; /* C, F, D, S padded */
-    size_t block_bytes; /* of 16 keys and values of a head, see attention.h and kv_int8.h */
-    bool use_amx; /* allowed, and there */
-    bool kv_int8; /* the KV cache is quantized to int8 */
-    bool fits_l2; /* the weights fit in L2: threads run data parallel over sequences, not inside an operation */
-    Pool pool;
-} Model;
 
 typedef struct { /* one text */
     int32_t *tokens; /* in the context window, at most context_length */
@@ -48,15 +18,6 @@ typedef struct {
     int position, token;
     float *logits; /* output, NULL if not wanted */
 } BatchToken;
-
-typedef struct { /* buffers of one forward pass, and its threads */
-    Model *model;
-    Pool *pool; /* NULL: single-threaded */
-    char *memory; /* of all that follows */
-    float *x, *h, *qkv, *y, *hidden, *gates, *logits, *row_scales;
-    uint8_t *packed_rows; /* quantized or rounded input of a GEMM, all rows */
-    int qkv_stride, y_stride; /* y: output of the heads; it mostly aliases qkv, as hidden does: see layout_workspace */
-} Workspace;
 
 typedef struct {
     const Workspace *ws;

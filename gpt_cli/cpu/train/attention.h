@@ -14,13 +14,13 @@ typedef struct {
 } AttnShape;
 
 /* The buffers of a thread (see arena.h). `tokens` of the longest sequence and the `width` of a head are rounded up to tiles. */
-#define ATTN_BUFFERS(X)                                                                                \
-    X(float, scores, ATTN_TILE * tokens) X(float, d_weights, ATTN_TILE * tokens)                       \
-    X(elem_t, weights, ATTN_TILE * tokens) X(elem_t, d_scores, ATTN_TILE * tokens)                     \
-    X(float, delta, tokens) /* rowsum(dO * O), the D of FlashAttention */                              \
-    X(uint32_t, dropout_keys, tokens)                                                                  \
-    /* Packed operands of one head. The forward pass puts keys and values into the first two. */       \
-    X(elem_t, q_columns, tokens * width) X(elem_t, q_rows, tokens * width)                             \
+#define ATTN_BUFFERS(X)                                                                                        \
+    X(float, scores, ATTN_TILE * tokens) X(float, d_weights, ATTN_TILE * tokens)                               \
+    X(elem_t, weights, ATTN_TILE * tokens) X(elem_t, d_scores, ATTN_TILE * tokens)                             \
+    X(float, delta, tokens) /* rowsum(dO * O), the D of FlashAttention */                                      \
+    X(uint32_t, dropout_keys, tokens)                                                                          \
+    /* Packed operands of one head. The forward pass puts keys and values into the first two. */               \
+    X(elem_t, q_columns, tokens * width) X(elem_t, q_rows, tokens * width)                                     \
     X(elem_t, dy_columns, tokens * width) X(elem_t, dy_rows, tokens * width) X(elem_t, k_rows, tokens * width)
 
 typedef struct { ATTN_BUFFERS(BUFFER_FIELD) } AttnBuffers;
