@@ -74,16 +74,16 @@ sanitize: $(VENV)/.installed-dev
 	$(BIN)/pytest -m sanitize -rs tests/test_sanitizers.py
 
 flaky: $(VENV)/.installed-dev
-	$(BIN)/python tests/flaky.py --runs $(RUNS) -- $(TESTS)
+	$(BIN)/python -m tests.flaky --runs $(RUNS) -- $(TESTS)
 
 mutations: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutations.py
 
 promises: $(VENV)/.installed-dev
-	$(BIN)/python tests/promises.py
+	$(BIN)/python -m tests.promises
 
 attack: $(VENV)/.installed-dev
-	$(BIN)/python tests/promises.py --attack
+	$(BIN)/python -m tests.promises --attack
 
 reference: $(VENV)/.installed
 	$(BIN)/python -m gpt_cli.cli.reference docs/reference

@@ -5,7 +5,7 @@ takes more than a few seconds has a short version in the suite and is marked `sl
 most 20 minutes on two cores.
 """
 
-from promise import Promise
+from tests.support.promise import Promise
 
 STORE = "test_native_store.py"
 ATTACK = [
@@ -71,7 +71,7 @@ ATTACK = [
     Promise(
         "A run directory that goes while it is trained is told within one save, and the weights are beside it",
         "removed, moved, replaced; removed where nothing can be made beside it",
-        ("test_gone.py::test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_save_and_the_weights_are"
+        ("test_disconnect.py::test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_save_and_the_weights_are"
          "_beside",),
         where="attack",
     ),

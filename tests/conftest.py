@@ -6,19 +6,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.caches import cache_with, compile_engines, forget_old
+from tests.support.command import ROOT, Outcome, subprocess_env
 from tests.support.sample import sample  # noqa: F401
 from tests.support.seeds import pytest_fixture_setup, pytest_runtest_call, pytest_runtest_setup  # noqa: F401
 from tests.support.shuffle import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 from tests.support.waiting import HANG
 
-ROOT = Path(__file__).parents[1]
 NUMBERS = itertools.count()
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -41,15 +40,6 @@ def pytest_configure() -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    rc: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture(scope="session")
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What was compiled by other tests, by the other worker, and by the runs of pytest before this one.
@@ -61,6 +51,18 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     forget_old(folder)
     compile_engines(folder, tmp_path_factory.mktemp("engines"))
     return folder
+
+
+@pytest.fixture(scope="session")
+def compiled(kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A kernel, or the reason why there is none."""
+    from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+
+    with cache_with(kernels, tmp_path_factory.mktemp("compiled") / "cache"):
+        try:
+            load_kernel()
+        except KernelUnavailable as error:
+            pytest.skip(f"no kernel here: {error}")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -109,7 +111,7 @@ def gpt(tmp_path: Path) -> Callable[..., Outcome]:
             input=stdin.encode(),
             capture_output=True,
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            env=subprocess_env(**environment),
             timeout=timeout,
             check=False,
         )

@@ -1,6 +1,6 @@
 """Does the outcome of a test depend on what it should not? `make flaky`, or
 
-    python tests/flaky.py [--runs 5] [--seed N] [--busy N] [TEST ...]      where pytest would be run
+    python -m tests.flaky [--runs 5] [--seed N] [--busy N] [TEST ...]      where pytest would be run
 
 Runs the tests again and again, each time in another order, with a process beside that keeps a core busy for each core
 there is. Lists each test whose outcome changed from run to run, and those that fail in every one. Exits with 1 if there
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.junit import Case, read_cases
+from tests.support.junit import Case, read_cases
 
 ROOT = Path(__file__).parents[1]
 BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(100_000))"

@@ -1,6 +1,6 @@
 """The table of promises in docs/reliability.md, with the figures of this very run: `make promises`.
 
-    python tests/promises.py [--long | --attack] [WORD ...]
+    python -m tests.promises [--long | --attack] [WORD ...]
 
 Runs the tests that stand behind each promise (with `--long` those that take minutes, with `--attack` those of
 attack.py; with WORDs only rows whose promise has one of them), counts the faults that were injected and survived, takes
@@ -17,9 +17,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from attack import ATTACK
-from promise import Promise, Where
-from support.junit import read_cases
+from tests.attack import ATTACK
+from tests.support.junit import read_cases
+from tests.support.promise import Promise, Where
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reliability.md"

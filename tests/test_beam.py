@@ -14,7 +14,7 @@ from gpt_cli.sampling import Sampler, SamplingParams
 from gpt_cli.sampling.beam import beam_search
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.test_generate import CONTEXT, make_model, reference_logits
+from tests.support.tiny_gpt import CONTEXT, make_model, reference_logits
 
 V = 4
 END = 3  # the token with which a text is complete

@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 
 from bench.reading import compile_reader, read_rates
-from tests.test_native import compiled
-
-__all__ = ["compiled"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="large pages are asked for as Linux has it")

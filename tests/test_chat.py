@@ -25,6 +25,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, UnknownCharacters
+from tests.support.command import subprocess_env
 from tests.support.waiting import HANG, Idleness
 
 CONTEXT = 16
@@ -292,7 +293,7 @@ def test_one_interrupt_asks_and_a_second_one_insists() -> None:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TERM": "dumb"}
+    return subprocess_env(TERM="dumb")
 
 
 def test_ctrl_c_in_a_pipe_stops_the_answer_and_the_next_line_is_answered(run: Path) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,72 +20,21 @@ from typing import Any
 
 import pytest
 import torch
-from faulty_disk import FaultyDisk, PowerCut
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from safetensors.torch import load as load_safetensors
-from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import UserError
 from gpt_cli.files import ChecksumCache, DamagedError, DiskError, atomic_dir
 from gpt_cli.run import checkpoint
 from gpt_cli.run.tensors import check_tensors, pack_tensors, unpack_tensors
-from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-
-CONFIG = Config(run_dir="runs/test", seed=7)
-TOKENIZER = CharTokenizer("ab\n")
-
-
-def weights(step: int) -> dict[str, Tensor]:
-    return {
-        "embedding": torch.full((3, 2), float(step)),
-        "half": torch.tensor([0.1, -2.0, math.pi]).bfloat16(),
-        "scalar": torch.tensor(step / 3),
-    }
-
-
-def moments(step: int) -> dict[str, Tensor]:
-    return {"exp_avg/embedding": torch.full((3, 2), step / 7), "step/embedding": torch.tensor(float(step))}
-
-
-def save(run: Path, step: int, val_loss: float | None = None) -> Path:
-    state = {"val_loss": val_loss, "nested": {"scale": 0.1}}
-    return checkpoint.save(run, step, weights(step), moments(step), state, CONFIG, TOKENIZER)
-
-
-def no_note(text: str) -> None:
-    raise AssertionError(text)
-
-
-def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
-    assert a.keys() == b.keys()
-    for name, tensor in a.items():
-        assert tensor.dtype == b[name].dtype
-        assert torch.equal(tensor, b[name])
-
-
-def newest(run: Path, note: Callable[[str], None] = no_note) -> int:
-    """The step of the newest intact checkpoint, whose contents are checked."""
-    actual = checkpoint.load_newest(run, note)
-    assert actual is not None
-    assert_same(actual.model_tensors, weights(actual.step))
-    assert_same(actual.optimizer_tensors(), moments(actual.step))
-    return actual.step
-
-
-def steps(run: Path) -> list[int]:
-    return [int(path.name.removeprefix("step-")) for path in checkpoint.list_checkpoints(run)]
-
-
-def rewrite(path: Path, name: str, data: bytes) -> None:
-    """Change a file of a checkpoint and recompute its sum, as somebody hostile would."""
-    (path / name).write_bytes(data)
-    sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
-    lines = [f"{sums[name]}  {name}\n" for name in sorted(sums) if name != "SHA256SUMS"]
-    (path / "SHA256SUMS").write_text("".join(lines))
-
+from gpt_cli.tokenizer import ByteTokenizer
+from tests.support.command import subprocess_env
+from tests.support.faulty_disk import FaultyDisk, PowerCut
+from tests.support.sums import rewrite
+from tests.support.tiny_checkpoint import CONFIG, TOKENIZER, assert_same, moments, newest, no_note, save, steps, weights
 
 # Saving and loading
 
@@ -484,64 +433,14 @@ def test_each_flush_is_needed_to_survive_a_power_cut(
         survived_power_cuts(tmp_path, monkeypatch)
 
 
-# Every other kill comes, by construction, at one of the flushes of a save, the others after a random time.
-KILLS = """
-import os, random, signal, sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-import torch
-from killing import FLUSHES_OF_A_SAVE, stop_at_flush
-from test_checkpoint import checkpoint, newest, no_note, save, steps
-torch.set_num_threads(1)
-run, moments = Path(sys.argv[1]), random.Random(0)
-save(run, 1)
-started = time.perf_counter()
-save(run, 2)
-duration = time.perf_counter() - started
-acknowledged, during_save = 2, 0
-for kill in range(20):
-    flush = moments.randrange(2 * FLUSHES_OF_A_SAVE) if kill % 2 else None
-    reader, writer = os.pipe()
-    held, holds = os.pipe()
-    child = os.fork()
-    if child == 0:
-        step = newest(run)
-        if flush is not None:
-            stop_at_flush(flush, holds)
-        while True:
-            step += 1
-            save(run, step)
-            os.write(writer, step.to_bytes(8, "little"))
-            checkpoint.prune(run, keep=1)
-    os.close(writer), os.close(holds)
-    with os.fdopen(reader, "rb") as pipe, os.fdopen(held, "rb") as hold:
-        said = b""
-        if flush is None:
-            said += pipe.read(8)
-            time.sleep(moments.uniform(0.0, 3 * duration))
-        else:
-            assert hold.read(1) == b"!"
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        said += pipe.read()
-    acknowledged = int.from_bytes(said[-8:], "little") if said else acknowledged
-    unfinished = any(name.startswith(".tmp-") for name in os.listdir(run / "checkpoints"))
-    assert flush is None or unfinished == (flush % FLUSHES_OF_A_SAVE != 7)  # the last one is of the parent
-    during_save += unfinished and flush is not None
-    found = newest(run)
-    assert acknowledged <= found <= acknowledged + 1, (acknowledged, found)
-print(acknowledged, during_save)
-"""
-
-
 @pytest.mark.robust
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_killed_process_never_loses_what_it_said_was_saved(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("faults", 20)
-    command = [sys.executable, "-W", "ignore", "-c", KILLS, str(tmp_path), str(Path(__file__).parent)]
-    completed = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.save_kill_loop", str(tmp_path)]
+    completed = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=False)
     assert completed.returncode == 0, completed.stderr
     saved_step, kills_during_save = map(int, completed.stdout.split())
     assert saved_step >= 12  # by the ten that were killed after a save

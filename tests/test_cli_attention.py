@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from htmlpage import require_harmless
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -20,7 +19,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.evaluation.attention_capture import capture_attention
 from gpt_cli.report.heatmap import RAMP, ascii_rows, png, shade
 from gpt_cli.run.load_model import load_model
-from tests.browser import browsing, find_chromium
+from tests.support.browser import browsing, find_chromium
+from tests.support.html_page import require_harmless
 
 BOOK = "Once upon a time there was a mouse, </script><script>alert('x')</script> & it lived in a shoe.\n" * 60
 PROMPT = "a mouse </script><script>alert('x')</script> & a mouse"

@@ -1,6 +1,5 @@
 """`gpt` itself: what it tells the shell, what goes where, and that a traceback never reaches the user."""
 
-import os
 import resource
 import shutil
 import subprocess
@@ -17,9 +16,8 @@ from gpt_cli.cli import main as main_module
 from gpt_cli.cli.main import main
 from gpt_cli.cli.output import print_json, write_text
 from gpt_cli.errors import RequestError, UserError
+from tests.support.command import ROOT, subprocess_env
 from tests.support.waiting import HANG
-
-ROOT = Path(__file__).parents[1]
 
 # A `gpt` whose one verb does what the test asks: the real main, the real streams, a process of its own.
 PROGRAM = """
@@ -47,7 +45,7 @@ def run_verb(body: str, *options: str, redirect: str = "", **environment: str) -
         ["bash", "-o", "pipefail", "-c", line, sys.executable, program],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env=subprocess_env(**environment),
         timeout=HANG,
         check=False,
     )
@@ -165,7 +163,7 @@ def test_a_fresh_bash_completes_verbs_options_and_choices_once_completion_is_ins
         f" _gpt_completion gpt; echo ${{COMPREPLY[@]}}\n"
         for line in COMPLETED
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "SHELL": "bash"}
+    environment = subprocess_env(HOME=str(tmp_path), SHELL="bash")
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
 
     def bash(script: str) -> subprocess.CompletedProcess[str]:
@@ -370,7 +368,7 @@ def test_a_current_directory_that_was_removed_is_an_error_and_no_bug(tmp_path, c
     (tmp_path / "text.txt").write_text("the king and the queen\n" * 99)
     completed = subprocess.run(
         ["sh", "-c", f'rmdir ../gone; exec "{sys.executable}" -m gpt_cli {command}'], cwd=tmp_path / "gone",
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=HANG, check=False,
+        env=subprocess_env(), capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
     assert completed.returncode == 1
     assert completed.stderr.splitlines() == [

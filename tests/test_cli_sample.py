@@ -11,37 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from gpt_cli.config import Config, ModelConfig, SampleConfig
-from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import save
 from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer
+from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
+from tests.support.command import subprocess_env
 from tests.support.sample import Sample
+from tests.support.untrained_run import CONTEXT, make_checkpoint
 from tests.support.waiting import HANG
-
-ROOT = Path(__file__).parents[1]
-CONTEXT = 16
-
-
-def make_run(directory: Path, tokenizer: Tokenizer, step: int = 3) -> Path:
-    """A checkpoint of an untrained model, which writes any token."""
-    config = Config(
-        model=ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT),
-        sample=SampleConfig(prompt="ab", max_new_tokens=24, temperature=1.0),
-    )
-    torch.manual_seed(0)
-    model = GPT(config.model, tokenizer.vocab_size)
-    return save(directory, step, model.state_dict(), {}, {}, config, tokenizer)
 
 
 @pytest.fixture(scope="module")
 def char_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("char"), CharTokenizer("\nabcdefgh"))
+    return make_checkpoint(tmp_path_factory.mktemp("char"), CharTokenizer("\nabcdefgh"))
 
 
 @pytest.fixture(scope="module")
 def byte_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("byte"), ByteTokenizer())
+    return make_checkpoint(tmp_path_factory.mktemp("byte"), ByteTokenizer())
 
 
 def test_the_text_follows_its_prompt_on_stdout_and_everything_else_is_on_stderr(sample: Sample, char_run: Path) -> None:
@@ -244,7 +229,7 @@ def test_without_a_run_there_is_one_clear_answer(
 def test_without_run_the_newest_run_is_taken(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(["newest", "older"]):
-        checkpoint = make_run(tmp_path / "runs" / name, ByteTokenizer())
+        checkpoint = make_checkpoint(tmp_path / "runs" / name, ByteTokenizer())
         moment = 2_000_000_000 - age
         os.utime(checkpoint, (moment, moment))
     code, _, err = sample("--prompt", "a", "--seed", 1)
@@ -253,7 +238,7 @@ def test_without_run_the_newest_run_is_taken(sample: Sample, tmp_path: Path, mon
 
 def gpt_in_a_shell(command: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a shell line in which `$GPT` is `gpt`."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GPT": f"{sys.executable} -m gpt_cli"}
+    environment = subprocess_env(GPT=f"{sys.executable} -m gpt_cli")
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         env=environment,
@@ -276,7 +261,7 @@ def test_text_arrives_while_it_is_being_written(byte_run: Path) -> None:
     arguments = ["sample", "--run", str(byte_run), "--prompt", "streams", "--max-new-tokens", "1000000000"]
     with subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=subprocess_env(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:

@@ -28,27 +28,27 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_the_table_tells_sizes_per_split_and_the_vocabulary(run: Run) -> None:
     answer = run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300")
-    assert answer.code == 0
-    lines = {line.partition("  ")[0]: line.split() for line in answer.out.splitlines()}
+    assert answer.rc == 0
+    lines = {line.partition("  ")[0]: line.split() for line in answer.stdout.splitlines()}
     sizes = [int(size.replace(",", "")) for size in lines["characters"][1:]]
     assert sizes[0] + sizes[1] == sizes[2] == len(TEXT)
     assert float(lines["bytes per token"][-1]) > 2
     assert lines["ids"][-1] == "300"
     assert {"tokenizer", "unused ids", "longest tokens", "first merges"} <= set(lines)
-    assert answer.out.count(" + ") == 10
+    assert answer.stdout.count(" + ") == 10
 
 
 def test_a_token_wider_than_the_table_is_cut_in_the_table_and_whole_in_json(run: Run) -> None:
     Path("ruled.txt").write_text(f"{TEXT}{'-' * 64}\n" * 50)
     command = ("tokenize", "ruled.txt", "--kind", "bpe", "--vocab-size", "400")
-    (row,) = (line for line in run(*command).out.splitlines() if line.startswith("longest tokens"))
+    (row,) = (line for line in run(*command).stdout.splitlines() if line.startswith("longest tokens"))
     assert row.startswith(f"longest tokens  '{'-' * 29}…'")
     assert as_json(run(*command, "--out", "again", "--json"))["longest_tokens"][0]["text"] == "-" * 32
 
 
 def test_the_tokens_are_where_it_says_and_train_takes_them(run: Run) -> None:
     answer = run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300", "--val-fraction", "0.2")
-    assert "tokens/mice-bpe300" in answer.err
+    assert "tokens/mice-bpe300" in answer.stderr
     store = TokenStore.open(Path("tokens/mice-bpe300"))
     assert store.tokenizer == load_tokenizer(Path("tokens/mice-bpe300/tokenizer.json"))
     data = DataConfig(source="tokens/mice-bpe300", val_fraction=0.2)
@@ -71,7 +71,7 @@ def test_json_is_one_object_with_the_same_facts_and_stdout_has_nothing_else(run:
 @pytest.mark.parametrize("kind", ["char", "byte"])
 def test_characters_and_bytes_have_no_merges(run: Run, kind: str) -> None:
     assert as_json(run("tokenize", "mice.txt", "--kind", kind, "--json"))["merges"] == []
-    assert "merges" not in run("tokenize", "mice.txt", "--kind", kind).out
+    assert "merges" not in run("tokenize", "mice.txt", "--kind", kind).stdout
 
 
 def test_the_options_of_the_text_are_the_keys_of_its_config(run: Run) -> None:
@@ -104,7 +104,7 @@ def test_the_options_of_the_text_are_the_keys_of_its_config(run: Run) -> None:
 
 def test_what_it_made_before_it_makes_again(run: Run) -> None:
     for _ in range(2):
-        assert run("tokenize", "mice.txt").code == 0
+        assert run("tokenize", "mice.txt").rc == 0
     Path("mice.txt").write_text(TEXT + "!")
     assert as_json(run("tokenize", "mice.txt", "--json"))["splits"]["all"]["characters"] == len(TEXT) + 1
 
@@ -124,7 +124,7 @@ def test_the_directory_is_named_after_the_corpus(run: Run, arguments: list[str],
 
 
 def test_an_encoding_shows_ids_and_pieces_and_a_decoding_the_text(run: Run) -> None:
-    assert run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300").code == 0
+    assert run("tokenize", "mice.txt", "--kind", "bpe", "--vocab-size", "300").rc == 0
     ready = ("--tokenizer", "tokens/mice-bpe300/tokenizer.json")
     encoding = as_json(run("tokenize", *ready, "--text", "there were mäuse\n", "--json"))["encoding"]
     assert "".join(encoding["pieces"]) == "there were m\\xc3\\xa4use\n"
@@ -132,9 +132,9 @@ def test_an_encoding_shows_ids_and_pieces_and_a_decoding_the_text(run: Run) -> N
     ids = " ".join(map(str, encoding["ids"]))
     assert as_json(run("tokenize", *ready, "--ids", ids, "--json")) == {"decoding": "there were mäuse\n"}
     answer = run("tokenize", *ready, "--text", "there were mäuse\n", "--ids", f"[{ids.replace(' ', ', ')}]")
-    assert answer.out.splitlines()[0] == f"ids     {ids}"
-    assert "' were'" in answer.out.splitlines()[1]
-    assert answer.out.endswith("there were mäuse\n\n")
+    assert answer.stdout.splitlines()[0] == f"ids     {ids}"
+    assert "' were'" in answer.stdout.splitlines()[1]
+    assert answer.stdout.endswith("there were mäuse\n\n")
 
 
 def test_looking_at_an_encoding_writes_nothing(run: Run) -> None:
@@ -218,18 +218,18 @@ def test_bad_input_is_one_error_line_and_leaves_nothing(
     CharTokenizer("abc").save(Path("ready.json"))
     before = sorted(Path().rglob("*"))
     answer = run("tokenize", *arguments)
-    assert answer.code == code, answer.err
-    assert answer.out == ""
-    assert answer.err.startswith("error: ")
-    assert answer.err.count("error: ") == 1
-    assert message in answer.err
+    assert answer.rc == code, answer.stderr
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("error: ")
+    assert answer.stderr.count("error: ") == 1
+    assert message in answer.stderr
     assert sorted(Path().rglob("*")) == before
 
 
 def test_the_hint_for_a_character_that_is_missing_works(run: Run) -> None:
     refused = run("tokenize", "mice.txt", "--text", "ß")
-    assert refused.code == 2
-    assert "--kind byte" in refused.err
+    assert refused.rc == 2
+    assert "--kind byte" in refused.stderr
     assert as_json(run("tokenize", "mice.txt", "--text", "ß", "--kind", "byte", "--json"))["encoding"]["ids"] == [
         195,
         159,
@@ -239,9 +239,9 @@ def test_the_hint_for_a_character_that_is_missing_works(run: Run) -> None:
 def test_rare_characters_become_unk_where_that_is_asked_for_and_the_table_says_how_many(run: Run) -> None:
     Path("rare.txt").write_text(TEXT + "ß語\n")
     answer = run("tokenize", "rare.txt", "--unknown", "token", "--min-count", "2", "--text", "aß", "--out", "out")
-    assert answer.code == 0, answer.err
-    assert "2 characters (0.01%) became <unk>" in answer.out
-    assert "'a' '<unk>'" in answer.out
+    assert answer.rc == 0, answer.stderr
+    assert "2 characters (0.01%) became <unk>" in answer.stdout
+    assert "'a' '<unk>'" in answer.stdout
     ready = ("--tokenizer", "out/tokenizer.json")
     ids = as_json(run("tokenize", *ready, "--text", "aß語", "--json"))["encoding"]["ids"]
     decoded = as_json(run("tokenize", *ready, "--ids", " ".join(map(str, ids)), "--json"))["decoding"]
@@ -257,12 +257,12 @@ def test_special_tokens_in_a_text_are_read_where_that_is_allowed(run: Run) -> No
 
 def test_an_empty_directory_is_a_place_for_tokens_and_a_foreign_one_is_not_touched(run: Run) -> None:
     Path("empty").mkdir()
-    assert run("tokenize", "mice.txt", "--out", "empty").code == 0
+    assert run("tokenize", "mice.txt", "--out", "empty").rc == 0
     assert TokenStore.open(Path("empty")).stats["train"].documents == 1
 
 
 def test_a_token_store_is_not_tokenized_again(run: Run) -> None:
     run("tokenize", "mice.txt", "--out", "out")
     answer = run("tokenize", "out")
-    assert answer.code == 2
-    assert "gpt train out" in answer.err
+    assert answer.rc == 2
+    assert "gpt train out" in answer.stderr

@@ -22,6 +22,7 @@ from gpt_cli.cli.verbs.train import train
 from gpt_cli.config import Config, dump_config
 from gpt_cli.cpu.common import kernel
 from gpt_cli.errors import RequestError
+from tests.support.command import subprocess_env
 from tests.support.waiting import HANG, wait_until
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
@@ -266,7 +267,7 @@ print(json.dumps([code, facts.ru_utime + facts.ru_stime, peak_kilobytes() / 1024
 def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_mb_at_most(work_dir, largest, layers):
     completed = subprocess.run(
         [sys.executable, "-c", MEASURING_SCRIPT, "train", "--config", "tiny.yaml", "--dry-run", "--json", *largest],
-        cwd=work_dir, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}, capture_output=True, text=True,
+        cwd=work_dir, env=subprocess_env(), capture_output=True, text=True,
         timeout=HANG, check=False,
     )  # fmt: skip
     plan, _, usage = completed.stdout.strip().rpartition("\n")
@@ -284,7 +285,7 @@ def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhe
     fcntl.ioctl(slave_fd, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # no bar fits a terminal of no width
     process = subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", *config],
-        cwd=work_dir, stderr=slave_fd, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        cwd=work_dir, stderr=slave_fd, env=subprocess_env(),
     )  # fmt: skip
     os.close(slave_fd)
     output = b""
@@ -313,7 +314,7 @@ def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, work_dir,
         "train.steps=1000000000",
         "eval.every=null",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = subprocess_env()
     process = subprocess.Popen(command, cwd=work_dir, env=environment, stderr=subprocess.PIPE, text=True)
     metrics = work_dir / "runs/tiny/metrics.jsonl"
     wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 3, process)
@@ -402,7 +403,7 @@ def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt_here, work_dir
 
 def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt_here, work_dir):
     script = f"{sys.executable} -m gpt_cli train --config tiny.yaml 2>&1 | head -1"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = subprocess_env()
     subprocess.run(["bash", "-c", script], cwd=work_dir, env=environment, check=True, capture_output=True, timeout=HANG)
     assert json.loads(gpt_here("eval", "--json").stdout)["step"] == 8
 

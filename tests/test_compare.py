@@ -70,9 +70,9 @@ def test_the_share_of_embeddings_is_that_of_the_model_itself(tie: bool, position
 
 def test_the_table_has_a_line_for_each_and_the_picture_too(run: Run) -> None:
     answer = run("--compare", "char, byte,bpe:300", "-o", "compare.svg")
-    assert answer.code == 0, answer.err
-    assert [line.split()[0] for line in answer.out.splitlines()[2:5]] == ["char", "byte", "bpe:300"]
-    assert "wrote compare.svg" in answer.err
+    assert answer.rc == 0, answer.stderr
+    assert [line.split()[0] for line in answer.stdout.splitlines()[2:5]] == ["char", "byte", "bpe:300"]
+    assert "wrote compare.svg" in answer.stderr
     drawn = Path("compare.svg").read_text()
     for label in ("bpe:300", "bytes per token", "context in characters", "parameters in embeddings"):
         assert f"<!-- {label}" in drawn
@@ -90,7 +90,7 @@ def test_the_model_comes_from_a_config_or_a_width(run: Run) -> None:
 
 def test_files_are_compared_under_the_name_they_are_given(run: Run) -> None:
     CharTokenizer("".join(sorted(set(TEXT + "xyz")))).save(Path("ready.json"))
-    assert run("--kind", "bpe", "--vocab-size", "300", "--out", "store").code == 0
+    assert run("--kind", "bpe", "--vocab-size", "300", "--out", "store").rc == 0
     listed = "plain=ready.json,bpe:300,same=store/tokenizer.json"
     output = as_json(run("--compare", listed, "--json"))["tokenizers"]
     assert [row["name"] for row in output] == ["plain", "bpe:300", "same"]
@@ -102,7 +102,7 @@ def test_files_are_compared_under_the_name_they_are_given(run: Run) -> None:
 def test_a_rank_file_is_compared_where_the_pattern_is_said(run: Run) -> None:
     ranks = "".join(f"{b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256))
     Path("mine.tiktoken").write_text(ranks)
-    assert "does not say how it splits text" in run("--compare", "mine=mine.tiktoken").err
+    assert "does not say how it splits text" in run("--compare", "mine=mine.tiktoken").stderr
     (mine,) = as_json(run("--compare", "mine=mine.tiktoken", "--pattern", "o200k", "--json"))["tokenizers"]
     assert (mine["vocab_size"], mine["tokens"]) == (257, len(TEXT.encode()))
 
@@ -122,7 +122,7 @@ def test_a_large_text_is_measured_on_a_sample_and_that_is_said(run: Run, monkeyp
 
     monkeypatch.setattr("gpt_cli.analysis.text_sample.sample_text", small)
     answer = run("--compare", "char")
-    assert f"of the {len(TEXT):,} characters" in answer.err
+    assert f"of the {len(TEXT):,} characters" in answer.stderr
 
 
 def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts(tmp_path: Path) -> None:
@@ -146,15 +146,15 @@ def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts(tmp_
 def test_what_is_kept_for_the_test_is_not_compared(run: Run) -> None:
     Path("mice.txt").write_text(TEXT + "ß" * len(TEXT))  # the second half
     answer = run("--compare", "char", "--test-fraction", "0.5", "--val-fraction", "0.1", "--json")
-    answered = json.loads(answer.out)
+    answered = json.loads(answer.stdout)
     assert answered["characters"] == len(TEXT)
     assert answered["tokenizers"][0]["vocab_size"] == len(set(TEXT))
-    assert "kept for the test was not looked at" in answer.err
+    assert "kept for the test was not looked at" in answer.stderr
 
 
 def test_the_options_that_divide_a_text_divide_it_for_a_comparison_too(run: Run) -> None:
     Path("val.txt").write_text("abc\n" * 100)
-    answered = json.loads(run("--compare", "byte", "--val-source", "val.txt", "--json").out)
+    answered = json.loads(run("--compare", "byte", "--val-source", "val.txt", "--json").stdout)
     assert answered["characters"] == len(TEXT) + 400
     assert answered["tokenizers"][0]["tokens"] == len(TEXT.encode()) + 400
 
@@ -194,9 +194,9 @@ def test_bad_input_is_one_error_and_leaves_nothing(run: Run, arguments: list[str
     CharTokenizer("abc").save(Path("small.json"))
     before = sorted(Path().rglob("*"))
     answer = run(*arguments)
-    assert (answer.code, answer.out) == (code, ""), answer.err
-    assert answer.err.startswith("error: ")
-    assert message in answer.err
+    assert (answer.rc, answer.stdout) == (code, ""), answer.stderr
+    assert answer.stderr.startswith("error: ")
+    assert message in answer.stderr
     assert sorted(Path().rglob("*")) == before
 
 

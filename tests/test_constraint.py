@@ -22,7 +22,7 @@ from gpt_cli.sampling.constraint.dfa import classify
 from gpt_cli.sampling.constraint.nfa import NFA, build_nfa, characters_of
 from gpt_cli.sampling.constraint.utf8 import INVALID, make_utf8_dfa
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
-from tests.test_generate import make_model
+from tests.support.tiny_gpt import make_model
 
 ALPHABET = "ab1é"
 CHAR = CharTokenizer(ALPHABET)

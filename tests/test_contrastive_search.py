@@ -25,9 +25,8 @@ from gpt_cli.sampling.contrastive_search import contrastive_search
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.sample import Sample
-from tests.test_cli_sample import make_run
-from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model, reference_logits
-from tests.test_ragged import OPTIONS
+from tests.support.tiny_gpt import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, reference_logits
+from tests.support.untrained_run import make_checkpoint
 
 PROMPTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=2 * CONTEXT)
 ROUNDING = 1e-4
@@ -193,7 +192,7 @@ def searching_run(tmp_path: Path, searches: dict[str, Any]) -> Path:
 
 
 def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path: Path) -> None:
-    char_run = make_run(tmp_path / "char", CharTokenizer("\nabcdefgh"))
+    char_run = make_checkpoint(tmp_path / "char", CharTokenizer("\nabcdefgh"))
     options = ("--run", char_run, "--prompt", "ab", "--max-new-tokens", 40)
     code, written, err = sample(*options, "--penalty-alpha", 0.6, "--top-k", 4)
     assert (code, "seed" in err) == (0, False)

@@ -18,7 +18,7 @@ from gpt_cli.corpus.sources import read_documents
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import CharTokenizer, train_tokenizer
-from tests.test_corpus_store import reseal
+from tests.support.sums import reseal
 
 pytestmark = pytest.mark.robust
 

@@ -1,7 +1,6 @@
 """A token store gives back the very ids it was given, with their tokenizer, or says that it cannot."""
 
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -14,38 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import store as store_module
-from gpt_cli.corpus.store import SplitSpec, SplitStats, TokenStore, to_token_dtype, token_dtype, write_store
+from gpt_cli.corpus.store import SplitStats, TokenStore, to_token_dtype, token_dtype
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, DiskError, ExistsError
 from gpt_cli.tokenizer import CharTokenizer
+from tests.support.sums import reseal
+from tests.support.token_store import DIVISION, START, TOKENIZER, write
 
-TOKENIZER = CharTokenizer("abcdefgh")
 FACTS = {"characters": 3, "bytes": 3, "documents": 1}
-START = np.zeros(1, dtype=np.int64)
-DIVISION = SplitSpec("characters", 0.1, 0.0)
 
 
 def alphabet(size: int) -> CharTokenizer:
     return CharTokenizer("".join(chr(code) for code in range(size + 0x800) if not 0xD800 <= code < 0xE000)[:size])
-
-
-def write(
-    path: Path, train: Any, val: Any = (0, 1), tokenizer: CharTokenizer = TOKENIZER, **options: Any
-) -> TokenStore:
-    tokens = {
-        split: to_token_dtype(np.array(ids, dtype=np.uint32), tokenizer.vocab_size)
-        for split, ids in (("train", train), ("val", val))
-    }
-    facts = {split: SplitStats(len(ids), len(ids), len(ids), 1, START) for split, ids in tokens.items()}
-    write_store(path, tokenizer, tokens, facts, fingerprint="f", division=DIVISION, **options)  # type: ignore[arg-type]
-    return TokenStore.open(path)
-
-
-def reseal(path: Path) -> None:
-    """Make SHA256SUMS right again, as whoever wants to deceive would."""
-    names = sorted(set(os.listdir(path)) - {"SHA256SUMS"})
-    sums = [f"{hashlib.sha256((path / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
-    (path / "SHA256SUMS").write_text("".join(sums))
 
 
 @settings(max_examples=50)

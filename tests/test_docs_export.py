@@ -1,11 +1,8 @@
 """docs/export.md: its commands run in their order, print what stands there, and its Python writes what `gpt` writes."""
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,10 +11,10 @@ import pytest
 import torch
 
 from gpt_cli.cli.main import main
+from tests.support.command import ROOT, run_python
 
 pytestmark = pytest.mark.docs
 
-ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(console|python|text)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 # Runs that the page takes for granted, made with few steps.
@@ -62,7 +59,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_text(run: Run) -> None:
     for language, text in BLOCKS:
         if language == "python" and find_spec("transformers"):
-            written = run_python(text, Path())
+            written = run_python(text, Path(), TRANSFORMERS_VERBOSITY="error")
             code, ours = run(["sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY])
             assert code == 0
             assert written.splitlines() == ours.splitlines()[: len(written.splitlines())]
@@ -71,16 +68,6 @@ def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_te
             assert code == (2 if expected.startswith("error: ") else 0), f"{command}\n{printed}"
             if expected:
                 assert blurred(printed) == blurred(expected), command
-
-
-def run_python(source: str, directory: Path) -> str:
-    """What a program prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRANSFORMERS_VERBOSITY": "error"}
-    completed = subprocess.run(
-        [sys.executable, "-c", source], cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout
 
 
 def blurred(text: str) -> list[str]:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 import typer
-from test_readme import run_python
-from test_reference import parse
 
 from gpt_cli.cli.main import main
+from tests.support.command import parse_arguments, run_python
 
 pytestmark = pytest.mark.docs
 
@@ -129,12 +128,12 @@ def test_every_command_that_is_only_shown_is_one_that_gpt_takes(page: Path) -> N
     for language, text in blocks(page):
         for line in text.splitlines() if language == "text" else ():
             if line.startswith("gpt ") and "--install-completion" not in line:  # that one is tried in test_cli_main.py
-                parse(shlex.split(line, comments=True)[1:])
+                parse_arguments(shlex.split(line, comments=True)[1:])
     for line in re.findall(r"`gpt ([a-z][^`]*)`", page.read_text(encoding="utf-8")):
         words = re.sub(r"\b[A-Z]+\b", "x", line).split()
         if len(words) > 1:  # not `gpt sa` and the like
             try:
-                parse(shlex.split(" ".join(words)))
+                parse_arguments(shlex.split(" ".join(words)))
             except typer.BadParameter:  # a verb may be named without what it needs
                 pass
             except typer.TyperException as error:

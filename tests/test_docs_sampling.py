@@ -16,6 +16,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.tokenizer import CharTokenizer
+from tests.support.command import run_python
 
 pytestmark = pytest.mark.docs
 
@@ -81,22 +82,14 @@ def test_every_command_does_what_stands_there(work_dir: Path, capsys: pytest.Cap
                 assert re.fullmatch(arguments[arguments.index("--regex") + 1], text.removeprefix(prompt).strip())
 
 
-def test_the_program_runs_and_prints_what_it_says(work_dir: Path, gpt_program) -> None:
-    *_, answer, first, second = gpt_program(the("python"), work_dir).splitlines()
+def test_the_program_runs_and_prints_what_it_says(work_dir: Path) -> None:
+    *_, answer, first, second = run_python(the("python"), work_dir).splitlines()
     error, reason, total = answer.rsplit(" ", 2)
     assert error.endswith(("TypeError", "KeyError"))
     assert reason == "match"
     assert float(total) < 0
     assert first.startswith("['")
     assert second.startswith("['")
-
-
-@pytest.fixture
-def gpt_program():
-    """Run a program in a process, and give what it prints."""
-    from tests.test_readme import run_python
-
-    return run_python
 
 
 def test_the_defaults_on_the_page_are_a_config(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_readme import run_python
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import CharTokenizer
+from tests.support.command import run_python
 
 pytestmark = pytest.mark.docs
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_readme import run_python
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer
-from tests.serving import SHAPE, Client, make_run, serving
+from tests.support.command import run_python
+from tests.support.live_server import SHAPE, Client, make_run, serving
 
 pytestmark = pytest.mark.docs
 

@@ -24,7 +24,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.native import decode_with_logits, draft_stats
-from tests.test_native import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of
+from tests.support.native_model import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_export_hf import GPT2, LLAMA, NANOCHAT, TEXT, TOKENIZERS, greedy, make_run
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
@@ -19,17 +18,11 @@ from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.tokenizer import CharTokenizer, train_tokenizer
 from gpt_cli.training.evaluate import cross_entropy
+from tests.support.export_models import GGUF_MODELS, GPT2, NANOCHAT, TEXT, TOKENIZERS, greedy, make_run
 
 gguf = pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
 
 KINDS = ["char", "byte", "bpe", "bpe as gpt4"]
-MODELS: dict[str, dict[str, Any]] = {
-    "gpt2": {**GPT2, "tie_embeddings": True},
-    "gpt2 without biases": {**GPT2, "bias": False, "n_kv_head": 2, "position": "sinusoidal"},
-    "llama": {**LLAMA, "n_kv_head": 2},
-    "llama with biases": {**LLAMA, "bias": True, "tie_embeddings": True, "norm_gain": False},
-    "qwen3": {"n_kv_head": 1, "embedding_norm": True},
-}
 
 
 @pytest.fixture
@@ -55,7 +48,7 @@ def opened(library: Any, file: Path) -> Any:
 @cache
 def trained(family: str, kind: str) -> LoadedRun:
     """A model after a little training, so that it is sure of what comes next."""
-    run = make_run({**MODELS[family], "context_length": 64}, TOKENIZERS[kind])
+    run = make_run({**GGUF_MODELS[family], "context_length": 64}, TOKENIZERS[kind])
     tokens = torch.tensor(run.tokenizer.encode(TEXT).astype(np.int64))
     optimizer = torch.optim.AdamW(run.model.parameters(), lr=6e-3)
     for step in range(200):
@@ -67,7 +60,7 @@ def trained(family: str, kind: str) -> LoadedRun:
     return run
 
 
-@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("options", GGUF_MODELS.values(), ids=GGUF_MODELS)
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_llama_cpp_has_the_same_ids_and_logits(options, kind, llama_cpp, tmp_path):
@@ -119,7 +112,7 @@ def test_llama_cpp_gives_the_same_ids_for_any_text_of_the_vocabulary(kind, llama
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
 def test_the_file_holds_the_tensors_of_the_model_as_precisely_as_asked(dtype, tmp_path):
-    run = make_run({**MODELS["qwen3"], "n_embd": 48, "n_head": 6, "mlp_ratio": 2.0}, TOKENIZERS["char"])
+    run = make_run({**GGUF_MODELS["qwen3"], "n_embd": 48, "n_head": 6, "mlp_ratio": 2.0}, TOKENIZERS["char"])
     export_gguf(run, tmp_path / "model.gguf", dtype)
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
     down = tensors["blk.1.ffn_down.weight"]  # rows of 96; those of n_embd are no multiple of 32
@@ -135,7 +128,7 @@ def test_the_file_holds_the_tensors_of_the_model_as_precisely_as_asked(dtype, tm
 
 
 def test_four_bits_keep_the_embedding_and_the_head_at_eight(tmp_path):
-    run = make_run(MODELS["qwen3"], TOKENIZERS["byte"])
+    run = make_run(GGUF_MODELS["qwen3"], TOKENIZERS["byte"])
     export_gguf(run, tmp_path / "model.gguf", "q4_0")
     reader = gguf.GGUFReader(tmp_path / "model.gguf")
     kinds = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors if tensor.data.ndim > 1}

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faulty_disk import FaultyDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli import files
 from gpt_cli.errors import UserError
 from gpt_cli.files import AppendOnlyFile, DamagedError, DirectoryLock, DiskError, ExistsError, LockedError
+from tests.support.faulty_disk import HINTS, FaultyDisk
 from tests.support.lock import locked_elsewhere
 
 CONTENTS = {"a.bin": bytes(range(256)), "b.txt": b"text\n", "empty": b""}
@@ -149,14 +149,7 @@ def test_space_that_is_not_there_is_noticed_before_anything_is_written(tmp_path:
         files.require_space(tmp_path, 10**18)
 
 
-WAY_OUT = {
-    errno.EACCES: "choose a directory you may write to",
-    errno.EROFS: "mount it for writing and run the same command again, or choose another directory",
-    errno.EIO: "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again",
-}
-
-
-@pytest.mark.parametrize("error", WAY_OUT)
+@pytest.mark.parametrize("error", HINTS)
 def test_a_place_that_may_not_be_written_to_is_named_with_a_way_out(
     tmp_path: Path, disk: FaultyDisk, error: int
 ) -> None:
@@ -164,7 +157,7 @@ def test_a_place_that_may_not_be_written_to_is_named_with_a_way_out(
     says = r"cannot create .*/new: (permission denied|read-only|input/output error)"
     with pytest.raises(DiskError, match=says) as caught:
         files.make_directory(tmp_path / "new")
-    assert caught.value.hint == WAY_OUT[error]
+    assert caught.value.hint == HINTS[error]
 
 
 def test_made_directories_are_on_the_disk_with_all_their_parents(tmp_path: Path, disk: FaultyDisk) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_export_hf import TEXT
 from torch.nn import functional as F
 
 from gpt_cli.cli.main import main
@@ -13,6 +12,7 @@ from gpt_cli.export.import_hf import import_huggingface
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.training.lora import LoRA
+from tests.support.export_models import TEXT
 
 BASE = """
 run_dir: base

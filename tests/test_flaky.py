@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from flaky import neighbours
+
+from tests.flaky import neighbours
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = "from tests.support.shuffle import pytest_addoption, pytest_collection_modifyitems\n"
@@ -45,7 +46,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def flaky(suite: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(ROOT / "tests" / "flaky.py"), "--busy", "0", *arguments]
+    command = [sys.executable, "-m", "tests.flaky", "--busy", "0", *arguments]
     return subprocess.run(command, cwd=suite, env=bare(), capture_output=True, text=True, check=False)
 
 

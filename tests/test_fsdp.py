@@ -13,8 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_parallel import ROOT, SMALL, assert_one_error_when_killed, environment, start, train_in
-from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.config import dump_config, parse_config
 from gpt_cli.distributed.reduce import Range, TreeSum, tree_sum
@@ -24,6 +22,9 @@ from gpt_cli.model import chunked_loss
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_share import device_share
 from gpt_cli.training.torch_engine import TorchEngine
+from tests.support.command import ROOT
+from tests.support.tiny_run import make_config, run, samples, timeless, weights
+from tests.support.torchrun import SMALL, assert_one_error_when_killed, start, train_in, worker_env
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.system
@@ -224,10 +225,8 @@ def test_the_estimate_of_shared_weights_is_what_a_process_keeps_and_sends(
     sizes = (f"train.batch_size={2 * devices}", "train.micro_batch_size=1", f"optim.name={name}")
     config = make_config(tmp_path, *sizes, *WIDE, *TORCH, FULL)
     (tmp_path / "run.yaml").write_text(dump_config(config))
-    command = [sys.executable, str(ROOT / "tests" / "fake_ranks.py"), str(devices), str(tmp_path / "run.yaml")]
-    completed = subprocess.run(
-        command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False
-    )
+    command = [sys.executable, "-m", "tests.support.fake_process_group", str(devices), str(tmp_path / "run.yaml")]
+    completed = subprocess.run(command, env=worker_env(), capture_output=True, text=True, timeout=HANG, check=False)
     assert completed.returncode == 0, completed.stderr[-3000:]
     actual = json.loads(completed.stdout.splitlines()[-1])
     share = device_share(config, 100, devices)

@@ -8,9 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from gpt_cli.config import ModelConfig, SampleConfig, TokenizerConfig
+from gpt_cli.config import SampleConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import (
     Sampler,
@@ -30,25 +29,7 @@ from gpt_cli.tokenizer import (
     drop_unknown,
     train_tokenizer,
 )
-
-VOCAB_SIZE = 13
-CONTEXT = 7
-
-
-def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
-    """A small model whose every part matters: nothing starts at zero, and weights are large."""
-    shape = {"n_layer": 2, "n_head": 4, "n_embd": 16, "context_length": CONTEXT}
-    torch.manual_seed(0)
-    config = ModelConfig(**{**shape, "zero_init": False, "init_std": 0.3, **options})
-    return GPT(config, vocab_size).eval()
-
-
-@torch.inference_mode()
-def reference_logits(model: GPT, sequences: Sequence[Sequence[int]]) -> Tensor:
-    """(B, V): the definition of what follows sequences of one length, computed without a cache."""
-    start = context_start(len(sequences[0]), model.config.context_length)
-    logits: Tensor = model(torch.tensor([sequence[start:] for sequence in sequences]))[:, -1]
-    return logits
+from tests.support.tiny_gpt import CONTEXT, VOCAB_SIZE, make_model, reference_logits
 
 
 @given(st.integers(2, 40), st.integers(0, 300))

@@ -10,8 +10,6 @@ from itertools import takewhile
 import numpy as np
 import pytest
 import torch
-from test_health import HARMS, at_step
-from test_training import interrupt_at, make_config, run, samples, timeless, weights
 
 from gpt_cli.config import ModelConfig, parse_config
 from gpt_cli.errors import UserError
@@ -34,6 +32,8 @@ from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.torch_engine import TorchEngine
+from tests.support.tiny_run import interrupt_at, make_config, run, samples, timeless, weights
+from tests.support.training_faults import HARMS, at_step
 
 pytestmark = [
     pytest.mark.gpu,

@@ -27,8 +27,7 @@ from gpt_cli.sampling.graphed_decode import CHUNK, GraphedDecoder, decode_step, 
 from gpt_cli.sampling.logit_bias import LogitBias
 from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
-from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model
-from tests.test_ragged import OPTIONS, PROMPTS
+from tests.support.tiny_gpt import CONTEXT, OPTIONS, PROMPTS, VOCAB_SIZE, make_model
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 import signal
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_training import interrupt_at, make_config, run, timeless, weights
 
 from gpt_cli.config import dump_config
 from gpt_cli.cpu.train.native_engine import NativeEngine
@@ -19,65 +17,13 @@ from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events
 from gpt_cli.runtime.oom_killer import oom_kill_count
-from gpt_cli.training import loop, state, training_samples
+from gpt_cli.training import state, training_samples
 from gpt_cli.training.health import SpikeDetector
 from gpt_cli.training.oom_retry import next_smaller, resplit
-from gpt_cli.training.step import train_step
+from tests.support.command import subprocess_env
+from tests.support.tiny_run import interrupt_at, make_config, run, timeless, weights
+from tests.support.training_faults import HARMS, at_step, poison_gradient
 from tests.support.waiting import HANG
-
-ROOT = Path(__file__).parents[1]
-
-
-def at_step(monkeypatch, step, harm):
-    """Call `harm(state, micro_batches)` right before every computation of update `step`."""
-
-    def train_step_with_harm(state, micro_batches, config, number, *args):
-        if number == step:
-            harm(state, micro_batches)
-        return train_step(state, micro_batches, config, number, *args)
-
-    monkeypatch.setattr(loop, "train_step", train_step_with_harm)
-
-
-def poison_weight(state, value):
-    state.model.blocks[0].mlp.down.weight.data[0, 0] = value
-
-
-def poison_moment(state, value):
-    state.optimizer.state_tensors()["exp_avg/head.weight"][0, 0] = value
-
-
-def poison_momentum(state, value):
-    state.optimizer.muon.buffers["blocks.0.mlp.down.weight"][0, 0] = value
-
-
-def poison_gradient(state, value):
-    parameter = state.model.blocks[0].attention.out.weight
-
-    def spoil(gradient):
-        spoilt_gradient = gradient.clone()
-        spoilt_gradient[0, 0] = value
-        return spoilt_gradient
-
-    if not state.is_native:
-        parameter.register_hook(spoil)
-        return
-    loss_and_gradients = state.engine.loss_and_gradients
-
-    def add_spoilt_gradients(*arguments):
-        loss = loss_and_gradients(*arguments)
-        parameter.grad = spoil(parameter.grad)
-        return loss
-
-    state.engine.loss_and_gradients = add_spoilt_gradients
-
-
-HARMS = {
-    "weight": (poison_weight, "weight blocks.0.mlp.down.weight is not finite at step 7"),
-    "moment": (poison_moment, "optimizer state exp_avg/head.weight is not finite at step 8"),
-    "momentum": (poison_momentum, "optimizer state momentum/blocks.0.mlp.down.weight is not finite at step 8"),
-    "gradient": (poison_gradient, "the gradient of blocks.0.attention.out.weight is not finite at step 7"),
-}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -302,7 +248,7 @@ def test_a_hang_prints_where_every_thread_is_and_exits_with_1(tmp_path):
     completed = subprocess.run(
         [sys.executable, "hang.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=subprocess_env(),
         capture_output=True,
         text=True,
         timeout=HANG,

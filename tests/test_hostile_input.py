@@ -22,10 +22,10 @@ from gpt_cli.model.sequence_classifier import make_model
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import load_model
 from gpt_cli.tokenizer import ByteTokenizer
+from tests.support.command import subprocess_env
 
 pytestmark = pytest.mark.robust
 
-ROOT = Path(__file__).parents[1]
 # What a kind may cost in memory at most, in MB: a model that is loaded, a text that is read.
 KINDS = {"configs": 100, "checkpoints": 200, "prompts": 100, "names": 100, "commands": 300}
 
@@ -36,9 +36,9 @@ def attack(folder: Path, kind: str, count: int, seed: int) -> dict[str, int]:
         Path(os.environ["GPT_CACHE"]), folder / "cache"
     )  # with the kernels, which need not be compiled again
     completed = subprocess.run(
-        [sys.executable, "-B", "-W", "ignore", str(ROOT / "tests" / "hostile.py"), kind, str(count), str(seed)],
+        [sys.executable, "-BP", "-W", "ignore", "-m", "tests.support.fuzz_cli", kind, str(count), str(seed)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=subprocess_env(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
         timeout=7200,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "gpt_cli"
+TESTS = PACKAGE.parent / "tests"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
 MAX_LINES = 460
@@ -52,3 +53,17 @@ def test_a_file_is_no_longer_than_five_screens(path: Path) -> None:
 def test_no_docstring_answers_a_question_that_nobody_asked(path: Path) -> None:
     for opening in re.findall(r'^ *r?"""([^\s"]+)', path.read_text(encoding="utf-8"), re.MULTILINE):
         assert opening not in OPENINGS
+
+
+def test_no_test_file_imports_from_another() -> None:
+    imports = []
+    for path in sorted(TESTS.rglob("*.py")):
+        for module in re.findall(r"^\s*(?:from|import) ([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            if re.match(r"(tests\.)?(test_\w+|conftest)\b|\.", module):
+                imports.append(f"{path.name}: {module}")
+    assert imports == []
+
+
+def test_beside_the_tests_are_only_commands_and_what_tests_share_is_in_support() -> None:
+    others = {path.stem for path in TESTS.glob("*.py") if not path.name.startswith("test_")}
+    assert others == {"attack", "conftest", "flaky", "mutations", "promises"}

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_export_gguf import MODELS, gguf
-from test_export_hf import TEXT, TOKENIZERS, make_run
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
@@ -18,6 +16,9 @@ from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.layout import choose_layout
 from gpt_cli.export.names import named_tensors
 from gpt_cli.run.load_model import LoadedRun, load_model
+from tests.support.export_models import GGUF_MODELS, TEXT, TOKENIZERS, make_run
+
+gguf = pytest.importorskip("gguf", reason="the extra [gguf] is not installed")
 
 EXACT = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 CPU = torch.device("cpu")
@@ -29,10 +30,10 @@ def imported(file: Path, run_dir: Path) -> LoadedRun:
 
 
 @pytest.mark.parametrize("kind", [name for name in TOKENIZERS if "unk" not in name])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", GGUF_MODELS)
 @torch.no_grad()
 def test_what_is_exported_comes_back_with_the_same_weights_tokenizer_and_bytes(name, kind, tmp_path):
-    run = make_run(MODELS[name], TOKENIZERS[kind])
+    run = make_run(GGUF_MODELS[name], TOKENIZERS[kind])
     export_gguf(run, tmp_path / "model.gguf")
     back = imported(tmp_path / "model.gguf", tmp_path / "back")
     assert back.tokenizer.digest == run.tokenizer.digest
@@ -48,7 +49,7 @@ def test_what_is_exported_comes_back_with_the_same_weights_tokenizer_and_bytes(n
 
 @pytest.mark.parametrize("dtype", EXACT)
 def test_the_weights_are_those_that_the_file_has_rounded(dtype, tmp_path):
-    run = make_run(MODELS["qwen3"], TOKENIZERS["bpe"])
+    run = make_run(GGUF_MODELS["qwen3"], TOKENIZERS["bpe"])
     export_gguf(run, tmp_path / "model.gguf", dtype)
     back = imported(tmp_path / "model.gguf", tmp_path / "back").model.state_dict()
     # The embedding is normalised in its table, which is another one then: `test_what_is_exported` compares it.
@@ -61,7 +62,7 @@ def test_the_weights_are_those_that_the_file_has_rounded(dtype, tmp_path):
 @pytest.mark.parametrize("kind", ["byte", "char"])
 @torch.no_grad()
 def test_a_rounded_file_exported_again_is_the_same_file(kind, dtype, tmp_path):
-    run = make_run(MODELS["qwen3"], TOKENIZERS[kind])
+    run = make_run(GGUF_MODELS["qwen3"], TOKENIZERS[kind])
     export_gguf(run, tmp_path / "model.gguf", dtype)
     export_gguf(imported(tmp_path / "model.gguf", tmp_path / "back"), tmp_path / "again.gguf", dtype)
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "model.gguf").read_bytes()
@@ -69,7 +70,7 @@ def test_a_rounded_file_exported_again_is_the_same_file(kind, dtype, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["q8_0", "q4_0"])
 def test_what_was_quantized_is_refused_by_the_name_of_a_tensor(dtype, tmp_path):
-    export_gguf(make_run(MODELS["qwen3"], TOKENIZERS["byte"]), tmp_path / "model.gguf", dtype)
+    export_gguf(make_run(GGUF_MODELS["qwen3"], TOKENIZERS["byte"]), tmp_path / "model.gguf", dtype)
     with pytest.raises(
         UserError, match=r"tensor token_embd\.weight is Q8_0, from which the weights cannot be restored"
     ):
@@ -141,7 +142,7 @@ def test_a_tensor_that_is_not_there_or_is_scaled_is_named(exported, tmp_path):
     rewritten(exported, tmp_path / "less.gguf", {}, drop="blk.1.ffn_up.weight")
     with pytest.raises(UserError, match=r"tensor blk\.1\.ffn_up\.weight is missing"):
         import_gguf(tmp_path / "less.gguf", tmp_path / "back")
-    scaled = make_run({**MODELS["llama"], "rope_scaling": (8.0, 1.0, 4.0, 12)}, TOKENIZERS["byte"])
+    scaled = make_run({**GGUF_MODELS["llama"], "rope_scaling": (8.0, 1.0, 4.0, 12)}, TOKENIZERS["byte"])
     export_gguf(scaled, tmp_path / "s.gguf")
     with pytest.raises(UserError, match=r"tensor rope_freqs\.weight has no place"):
         import_gguf(tmp_path / "s.gguf", tmp_path / "back")
@@ -159,7 +160,7 @@ def test_a_file_that_was_cut_or_flipped_is_one_error_or_the_same_keys(exported, 
 
 
 def test_a_model_in_the_current_folder_becomes_a_run_of_that_folders_name(tmp_path, monkeypatch, capsys):
-    export_huggingface(make_run(MODELS["qwen3"], TOKENIZERS["char"]), tmp_path / "mine", "f32")
+    export_huggingface(make_run(GGUF_MODELS["qwen3"], TOKENIZERS["char"]), tmp_path / "mine", "f32")
     monkeypatch.chdir(tmp_path / "mine")
     assert main(["sample", "."]) == 2
     assert "gpt import hf . runs/mine\n" in capsys.readouterr().err

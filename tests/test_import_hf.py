@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from test_export_hf import MODELS, TOKENIZERS, make_run
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import RequestError, UserError
@@ -18,6 +17,7 @@ from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.import_hf import find_model, import_huggingface
 from gpt_cli.run.load_model import load_model
 from gpt_cli.tokenizer import load_tokenizer
+from tests.support.export_models import MODELS, TOKENIZERS, make_run
 
 transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
 transformers.logging.set_verbosity_error()

@@ -11,17 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import bombs
 import pytest
 
 from gpt_cli.corpus import compression, folders, parquet, records
 from gpt_cli.corpus.parquet_pages import PageError, read_pages
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
+from tests.support import input_bombs as bombs
+from tests.support.command import subprocess_env
 
 pytestmark = pytest.mark.robust
 
-ROOT = Path(__file__).parents[1]
 SECONDS = 10  # of processor time
 MEGABYTES = 300  # over what a small text takes
 
@@ -37,9 +37,9 @@ def measure(sources: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
     """What `gpt tokenize` took for each of them."""
     commands = [["tokenize", str(source), "--out", str(folder / f"tokens-{n}")] for n, source in enumerate(sources)]
     completed = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "measured.py"), str(SECONDS)],
+        [sys.executable, "-m", "tests.support.resource_usage", str(SECONDS)],
         input=json.dumps(commands),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=subprocess_env(),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -95,7 +95,7 @@ def test_want_of_memory_is_not_called_damage(tmp_path: Path) -> None:
     )
     completed = subprocess.run(
         [sys.executable, "-c", check, "tokenize", str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "ARROW_DEFAULT_MEMORY_POOL": "system"},
+        env=subprocess_env(ARROW_DEFAULT_MEMORY_POOL="system"),
         capture_output=True,
         text=True,
         check=False,

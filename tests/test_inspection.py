@@ -314,7 +314,7 @@ def test_near_copies_count_as_far_as_they_are_alike() -> None:
 
 def test_characters_that_only_validation_has_are_named(run: Run) -> None:
     Path("text.txt").write_text(prose(100) + "ж" + "я" * 3)
-    assert "2 characters only in the validation text: 'ж' 'я'" in run("text.txt").out
+    assert "2 characters only in the validation text: 'ж' 'я'" in run("text.txt").stdout
 
 
 def test_a_text_of_one_character_has_nothing_to_tell_and_is_told_so() -> None:
@@ -435,10 +435,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal(run: Run) -> None:
     answer = run("text.txt")
-    assert (answer.code, answer.err) == (0, "")
-    assert "\x1b" not in answer.out
+    assert (answer.rc, answer.stderr) == (0, "")
+    assert "\x1b" not in answer.stdout
     for fragment in ("'\\x1b'", "U+001B", "U+00E9", "latin small letter e with acute", "8-gram", "xz", "- A good loss"):
-        assert fragment in answer.out
+        assert fragment in answer.stdout
 
 
 @pytest.mark.parametrize("verb", ["inspect", "peek"])
@@ -453,7 +453,7 @@ def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(verb: str, tmp_pat
 
 
 def test_json_is_one_object_with_every_figure(run: Run) -> None:
-    actual = json.loads(run("text.txt", "--json", "--val-fraction", "0.2").out)
+    actual = json.loads(run("text.txt", "--json", "--val-fraction", "0.2").stdout)
     assert actual["corpus"] == ["text.txt"]
     assert actual["val_characters"] == pytest.approx(0.2 * actual["characters"], abs=1)
     assert {b["name"] for b in actual["baselines"]} == {"uniform", *ORDERS.values(), "zlib", "xz"}
@@ -478,9 +478,9 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
     Path("store").mkdir()
     Path("store/tokens.json").touch()
     answer = run(*arguments)
-    assert (answer.code, answer.out) == (code, "")
-    assert answer.err.startswith("error: ")
-    assert message.lower() in answer.err.lower()
+    assert (answer.rc, answer.stdout) == (code, "")
+    assert answer.stderr.startswith("error: ")
+    assert message.lower() in answer.stderr.lower()
 
 
 def test_on_tiny_shakespeare_the_known_split_is_measured(shared_data: Path) -> None:

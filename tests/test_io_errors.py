@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Outcome
-from test_gone import GATED
-from test_kill_anytime import CONFIG, DEFAULTS, TEXT, remains
 
 from gpt_cli.run.checkpoint import list_checkpoints, load
+from tests.support.command import ROOT, Outcome, subprocess_env
+from tests.support.fault_injection import CONFIG, DEFAULTS, TEXT, remains
+from tests.support.gated_training import GATED
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = [
     pytest.mark.robust,
     pytest.mark.skipif(
-        sys.platform != "linux" or not shutil.which("gcc"), reason="failing_disk.c is for Linux and gcc"
+        sys.platform != "linux" or not shutil.which("gcc"), reason="io_fault_preload.c is for Linux and gcc"
     ),
 ]
 CALLS = {"write", "fsync", "rename", "read", "create", "mkdir", "flock"}
 TRAIN = ["train", "--config", "config.yaml", "train.steps=30"]
 RUN = "run_dir=mount/turned"
-CONTROL = struct.Struct("64s4q")  # Control of failing_fs.c
+CONTROL = struct.Struct("64s4q")  # Control of io_fault_fuse.c
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ TURNS = {
 @pytest.fixture
 def preload_env(tmp_path: Path) -> dict[str, str]:
     """What stands between Python and the C library."""
-    library = tmp_path / "failing_disk.so"
-    source = ROOT / "tests" / "failing_disk.c"
+    library = tmp_path / "io_fault_preload.so"
+    source = ROOT / "tests" / "support" / "io_fault_preload.c"
     subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", library, source], check=True)
     return {"LD_PRELOAD": str(library)}
 
@@ -73,8 +73,8 @@ def mount_env(tmp_path: Path) -> Iterator[dict[str, str]]:
     ) if shutil.which("pkg-config") else None  # fmt: skip
     if actual is None or actual.returncode or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("there is no FUSE here to build and mount a file system with")
-    program, control, folder, mount = (tmp_path / name for name in ("failing_fs", "control", "behind", "mount"))
-    source = ROOT / "tests" / "failing_fs.c"
+    program, control, folder, mount = (tmp_path / name for name in ("io_fault_fuse", "control", "behind", "mount"))
+    source = ROOT / "tests" / "support" / "io_fault_fuse.c"
     subprocess.run(["gcc", "-Wall", "-Wextra", "-O1", "-o", program, source, *actual.stdout.split()], check=True)
     control.write_bytes(bytes(CONTROL.size))
     folder.mkdir()
@@ -94,9 +94,9 @@ def mount_env(tmp_path: Path) -> Iterator[dict[str, str]]:
 def fail_and_resume(folder: Path, disk: dict[str, str], times: int, count: Callable[[str, object], None]) -> None:
     (folder / "text.txt").write_text(TEXT)
     completed = subprocess.run(
-        [sys.executable, "-W", "ignore", ROOT / "tests" / "failing_disk.py", str(times), "1"],
+        [sys.executable, "-W", "ignore", "-m", "tests.support.io_fault_loop", str(times), "1"],
         input=CONFIG.format(**DEFAULTS), cwd=folder, capture_output=True, text=True, timeout=1800, check=False,
-        env={**os.environ, **disk, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=subprocess_env(**disk, OMP_NUM_THREADS="1"),
     )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
     actual = json.loads(completed.stdout)
@@ -143,7 +143,7 @@ def real_disk(tmp_path: Path) -> Iterator[Path]:
 def undisturbed_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What an undisturbed training leaves."""
     folder = prepare_folder(tmp_path_factory.mktemp("whole"))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = subprocess_env()
     command = [sys.executable, "-m", "gpt_cli", *TRAIN, "run_dir=whole"]
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=HANG)
     return remains(folder / "whole")
@@ -159,7 +159,7 @@ def train_through(folder: Path, turn: Callable[[], object]) -> tuple[int, str]:
     """Train on `mount` in `folder`; `turn` is called before step 20. The exit code, and what was said."""
     os.mkfifo(folder / "gate")
     process = subprocess.Popen(
-        [sys.executable, "-c", GATED, *TRAIN, RUN], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", GATED, *TRAIN, RUN], cwd=folder, env=subprocess_env(),
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     gate = os.open(folder / "gate", os.O_WRONLY)  # returns when training has come there

@@ -1,12 +1,8 @@
 """Kill it, signal it, start it many times at once: the result is bit for bit that of a run that was never disturbed."""
 
-import hashlib
 import itertools
-import json
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,66 +10,17 @@ from typing import Any
 
 import pytest
 
-from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.run.log import read_events
+from tests.support.fault_injection import disturbed, remains
 
-ROOT = Path(__file__).parents[1]
 Count = Callable[[str, object], None]  # takes down for promises.py how many faults a test injects
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
-CONFIG = """
-data: {{source: text.txt}}
-tokenizer: {tokenizer}
-model: {{n_layer: 1, n_head: 2, n_embd: 16, context_length: 16, dropout: {dropout}}}
-optim: {optim}
-schedule: {{kind: constant, warmup_steps: 2}}
-train: {{batch_size: 6, micro_batch_size: {micro_batch_size}}}
-eval: {{every: 4}}
-checkpoint: {{every: 4, keep: 2}}
-sample: {{every: 8, max_new_tokens: 5}}
-log: {{every: 1}}
-runtime: {{device: cpu, threads: 1, precision: {precision}, compile: {compile}}}
-"""
-DEFAULTS = {
-    "tokenizer": "{kind: char}", "dropout": 0.1, "optim": "{name: muon}", "micro_batch_size": 2, "precision": "fp32",
-    "compile": "false",
-}  # fmt: skip
-
-
-def disturbed(folder: Path, script: str, *arguments: int, **choices: Any) -> dict[str, Any]:
-    """Train in `folder` as `script` disturbs it, and undisturbed; how that went."""
-    (folder / "text.txt").write_text(TEXT)
-    completed = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / script), *map(str, arguments)],
-        input=CONFIG.format(**{**DEFAULTS, **choices}),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    log = (folder / "trainers.log").read_text()
-    assert completed.returncode == 0, completed.stderr + log[-3000:]
-    assert "error:" not in log
-    assert "damaged" not in log
-    result: dict[str, Any] = json.loads(completed.stdout)
-    return result
-
-
-def remains(run: Path) -> dict[str, str]:
-    """sha256 of the weights and optimizers that are kept, and of the metrics and samples without the time."""
-    metrics = [{key: value for key, value in line.items() if key != "time"} for line in read_metrics(run)]
-    texts = {"metrics": json.dumps(metrics).encode(), "samples": (run / "samples.jsonl").read_bytes()}
-    for path in sorted((run / "checkpoints").iterdir()):
-        for name in ("model.safetensors", "optimizer.safetensors"):
-            texts[f"{path.name}/{name}"] = (path / name).read_bytes()
-    return {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
 
 
 def assert_killing_changes_nothing(
     tmp_path: Path, kills: int, seed: int, choices: dict[str, Any], count: Count
 ) -> None:
     count("faults", kills)
-    result = disturbed(tmp_path, "killing.py", kills, seed, **choices)
+    result = disturbed(tmp_path, "kill_loop", kills, seed, **choices)
     assert result["kills"] == kills
     assert result["inside"] == kills // 4
     assert remains(tmp_path / "killed") == remains(tmp_path / "whole")
@@ -137,7 +84,7 @@ def test_200_kills_over_ten_ways_to_train_change_nothing(
 
 def assert_signals_change_nothing(tmp_path: Path, signals: int, seed: int, count: Count, **choices: Any) -> None:
     count("faults", signals)
-    result = disturbed(tmp_path, "signalling.py", signals, seed, **choices)
+    result = disturbed(tmp_path, "signal_loop", signals, seed, **choices)
     assert result["signals"] == signals
     assert result["in_save"] == signals // 8
     assert remains(tmp_path / "signalled") == remains(tmp_path / "whole")
@@ -167,7 +114,7 @@ def test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does(
     tmp_path: Path, record_property: Count
 ) -> None:
     record_property("faults", 20)
-    result = disturbed(tmp_path, "starting.py", 20)
+    result = disturbed(tmp_path, "concurrent_starts", 20)
     assert result["refused"] == [1] * 19
     assert result["trained"] == [128 + signal.SIGTERM]
     assert result["sampled"] == [0]

@@ -9,10 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_corpus_store import DIVISION as DIVISION_OF_STORE
-from test_corpus_store import START, TOKENIZER, reseal, write
-from test_parallel import ROOT, environment
-from test_training import make_config, run, weights
 
 from gpt_cli.config import dump_config
 from gpt_cli.corpus import prepare
@@ -22,6 +18,11 @@ from gpt_cli.corpus.store import SplitStats, new_store
 from gpt_cli.files import DamagedError, read_sums
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_tokens import DeviceTokens
+from tests.support.sums import reseal
+from tests.support.tiny_run import make_config, run, weights
+from tests.support.token_store import DIVISION as DIVISION_OF_STORE
+from tests.support.token_store import START, TOKENIZER, write
+from tests.support.torchrun import worker_env
 from tests.support.waiting import HANG
 
 CPU = torch.device("cpu")
@@ -90,8 +91,8 @@ def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_i
     headroom = ids.nbytes // 2
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     completed = subprocess.run(
-        [*command, str(ROOT / "tests" / "together.py"), str(tmp_path / "run.yaml")],
-        env={**environment(tmp_path), "ROOM": str(headroom), "MALLOC_ARENA_MAX": "1"},
+        [*command, "-m", "tests.support.torchrun_worker", str(tmp_path / "run.yaml")],
+        env=worker_env(ROOM=str(headroom), MALLOC_ARENA_MAX="1"),
         capture_output=True,
         text=True,
         timeout=HANG,
@@ -128,8 +129,6 @@ def test_a_text_of_two_gigabytes_trains_within_600_megabytes_of_memory(tmp_path:
     config = make_config(tmp_path, f"data.source={tmp_path / 'store'}", *DIVISION, "train.steps=50")
     (tmp_path / "run.yaml").write_text(dump_config(config))
     command = [sys.executable, "-c", LIMITED, "train", "--config", str(tmp_path / "run.yaml")]
-    completed = subprocess.run(
-        command, env=environment(tmp_path), capture_output=True, text=True, timeout=HANG, check=False
-    )
+    completed = subprocess.run(command, env=worker_env(), capture_output=True, text=True, timeout=HANG, check=False)
     assert completed.returncode == 0, completed.stderr[-3000:]
     assert list_checkpoints(tmp_path / "run")[0].name == "step-00000050"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from allocations import allocations_of_a_gpu
 
 from gpt_cli.config import Config, RuntimeConfig, load_config, parse_config
 from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.runtime.device import Runtime, planned_device
 from gpt_cli.training.state import TrainingState
+from tests.support.gpu_allocations import allocations_of_a_gpu
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 VOCABULARY = {"char": 90, "byte": 256}

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
-from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.cpu.decode.decoder import NativeDecoder, stream_tokens
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice, gumbel_noise, sample_token
 from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
-from gpt_cli.cpu.decode.weights import WeightMismatch, Weights, read_weights
+from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.cpu.decode.weights import rotary_frequencies as numpy_frequencies
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.position import rotary_frequencies
@@ -36,60 +34,8 @@ from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsuppor
 from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.support.caches import cache_with
 from tests.support.native import decode_with_logits
-
-VOCAB_SIZE = 37
-CONTEXT = 20
-
-OPTIONS: list[dict[str, Any]] = [
-    *({"mlp": mlp, "bias": bias} for mlp in ("relu", "gelu", "swiglu", "relu2") for bias in (False, True)),
-    *(
-        {"norm": norm, "norm_position": position, "bias": bias}
-        for norm, position, bias in product(("layernorm", "rmsnorm"), ("pre", "post"), (False, True))
-    ),
-    *({"position": position} for position in ("learned", "sinusoidal", "rope", "none")),
-    *({"n_kv_head": heads, "qk_norm": norm} for heads, norm in product((1, 2, None), (True, False))),
-    *({"window": window} for window in (1, 3, 17, 1000)),
-    *({"n_embd": width, "n_head": heads} for width, heads in ((4, 1), (12, 2), (40, 2), (72, 3), (160, 1))),
-    {"tie_embeddings": True},
-    {"logit_softcap": 2.0},
-    {"context_length": 2},
-    {"mlp_ratio": 1.3},
-    {"n_layer": 1, "n_head": 2},
-    {"rope_theta": 500.0, "norm_eps": 1e-2},
-    {"rope_scaling": (8.0, 1.0, 4.0, 12)},
-    {"rope_rounding": "power"},
-]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def compiled(kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A kernel, or the reason why there is none."""
-    with cache_with(kernels, tmp_path_factory.mktemp("compiled") / "cache"):
-        try:
-            load_kernel()
-        except KernelUnavailable as error:
-            pytest.skip(f"no kernel here: {error}")
-
-
-def make_model(vocab_size: int = VOCAB_SIZE, **options: Any) -> GPT:
-    """A small model whose every part matters: nothing is zero or one, and weights are large."""
-    shape = {"n_layer": 3, "n_head": 4, "n_embd": 32, "context_length": CONTEXT}
-    torch.manual_seed(0)
-    config = ModelConfig(**{**shape, "zero_init": False, "init_std": 0.2, **options})
-    model = GPT(config, vocab_size).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.3)
-    return model
-
-
-def weights_of(model: GPT) -> Weights:
-    """As a checkpoint of the model would give them."""
-    arrays = unpack_arrays(pack_tensors(model.state_dict()), "model")
-    return read_weights(model.config, model.head.out_features, arrays)
+from tests.support.native_model import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, weights_of
 
 
 @pytest.mark.parametrize("theta", [500.0, 10_000.0, 500_000.0])

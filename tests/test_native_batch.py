@@ -17,9 +17,8 @@ from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
 from gpt_cli.cpu.train.build_settings import SOURCES
 from tests.support.native import decode_with_logits
-from tests.test_native import VOCAB_SIZE, compiled, make_model, weights_of
+from tests.support.native_model import VOCAB_SIZE, make_model, weights_of
 
-__all__ = ["compiled"]
 SHAPES: list[dict[str, Any]] = [
     {},
     {"n_embd": 40, "n_head": 2, "bias": True},

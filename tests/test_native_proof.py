@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, Outcome
-from planting import compiled, own_kernels, plant, with_fault
-from test_training import make_config
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common.kernel import DECODER, KernelUnavailable, load_kernel
@@ -33,6 +30,9 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.sampling.native_stream import open_decoder
 from gpt_cli.training.native_gradcheck import check_native_gradients
 from gpt_cli.training.select_engine import build_native_engine
+from tests.support.command import Outcome, subprocess_env
+from tests.support.kernel_faults import compiled, own_kernels, plant, with_fault
+from tests.support.tiny_run import make_config
 
 pytestmark = pytest.mark.robust
 
@@ -219,9 +219,9 @@ def test_of_60_bit_flips_in_training_code_with_a_right_sum_none_trains_silently_
     record_property: Callable[[str, object], None], tmp_path: Path
 ) -> None:
     completed = subprocess.run(
-        [sys.executable, ROOT / "tests" / "flipping.py", "60"],
+        [sys.executable, "-m", "tests.support.bit_flip_loop", "60"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=subprocess_env(),
     )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
     verdicts = json.loads(completed.stdout)

@@ -12,9 +12,8 @@ from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.quantize import FORMATS
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
 from tests.support.native import decode_with_logits
-from tests.test_native import CONTEXT, VOCAB_SIZE, compiled, make_model, weights_of
+from tests.support.native_model import CONTEXT, VOCAB_SIZE, make_model, weights_of
 
-__all__ = ["compiled"]
 CHOICES = [
     TokenChoice(1.0),
     TokenChoice(0.0),

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
-from exchanging import exchange
 
 from gpt_cli.cpu.common import compiler, kernel
 from gpt_cli.cpu.common.compiler import Compiler, CompilerHangs, KernelUnavailable, find_compiler
 from gpt_cli.cpu.common.kernel import Kernel, load, load_kernel, no_build_cache
 from gpt_cli.cpu.common.trust import UntrustedError, require_trusted_parents
+from tests.support.command import ROOT, subprocess_env
+from tests.support.rename_exchange import exchange
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.robust
@@ -194,7 +194,10 @@ def _race(answer_kernel: Kernel, foreign_library: bytes, tmp_path: Path, times: 
             foreign_path.write_bytes(foreign_library)
         folder.parent.chmod(mode)
         attacker = subprocess.Popen(
-            [sys.executable, ROOT / "tests" / "exchanging.py", target, replacement], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.support.rename_exchange", target, replacement],
+            env=subprocess_env(),
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert attacker.stdout is not None
         try:

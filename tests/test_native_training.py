@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.config import ModelConfig, RuntimeConfig
+from gpt_cli.config import RuntimeConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.cpu.train.native_muon import NativeMuon
@@ -20,9 +20,9 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import IGNORED, cross_entropy
 from gpt_cli.training.muon import POLAR_EXPRESS, Muon, newton_schulz_batched
 from gpt_cli.training.select_engine import build_native_engine
+from tests.support.autograd_reference import by_autograd, make_model
 from tests.support.native import attention_dropout_masks, dropout_masks
 
-SHAPE = {"n_layer": 2, "n_embd": 48, "n_head": 4, "context_length": 80}
 LAYOUTS = [
     {},
     {"position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False, "bias": True, "tie_embeddings": True},
@@ -49,27 +49,9 @@ def bf16_library(*, tiles: bool) -> NativeLibrary:
     return replace(actual, backend=backend)
 
 
-def make_model(options: dict[str, object], vocab_size: int, seed: int = 0) -> GPT:
-    """A model whose every parameter matters: none is zero or one."""
-    torch.manual_seed(seed)
-    model = GPT(ModelConfig(**{**SHAPE, **options}), vocab_size)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
 def windows(batch: int, length: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     tokens = torch.randint(0, vocab_size, (batch, length + 1))
     return tokens[:, :-1], tokens[:, 1:]
-
-
-def by_autograd(model: GPT, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
-    loss = cross_entropy(model(inputs), targets)
-    loss.backward()
-    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    return loss.item(), gradients
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

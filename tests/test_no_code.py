@@ -126,7 +126,7 @@ def watched(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     directories = {"GPT_CACHE": str((folder / "cache").resolve()), "TMPDIR": str(folder)}
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{folder}", **directories}
     return subprocess.run(
-        [sys.executable, "-B", str(ROOT / "tests" / "watched.py"), *arguments],
+        [sys.executable, "-B", "-m", "tests.support.audit_hook", *arguments],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG, check=False,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.cli.main import main
-from tests.browser import Page, browsing, find_chromium
+from tests.support.browser import Page, browsing, find_chromium
 
 pytestmark = [
     pytest.mark.system,

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
@@ -15,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_training import make_config, run, samples, timeless, weights
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import ModelConfig, OptimConfig, dump_config, load_config
@@ -31,12 +28,12 @@ from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.selftest.kills import with_steps
 from gpt_cli.selftest.processes import check_processes
 from gpt_cli.training.optim import MuonAdamW, state_parts
+from tests.support.tiny_run import make_config, run, samples, timeless, weights
+from tests.support.torchrun import SHARDED, SMALL, assert_one_error_when_killed, start, torchrun, train_in, workers
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.system
 
-ROOT = Path(__file__).parents[1]
-SMALL = ("train.batch_size=8", "train.micro_batch_size=2", "sample.every=6")
 # Engine, optimizer, precision, and whatever else holds state or draws noise.
 TABLE = {
     "native-muon": (*SMALL, "model.dropout=0.2", "optim.ema=0.9"),
@@ -44,30 +41,6 @@ TABLE = {
     "torch-muon": (*SMALL, "runtime.engine=torch", "model.dropout=0.2", "runtime.precision=fp32"),
     "torch-adamw": (*SMALL, "runtime.engine=torch", "optim.name=adamw", "train.micro_batch_size=1", "optim.ema=0.9"),
 }
-SHARDED = ("parallel.shard=optimizer",)
-
-
-def environment(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-
-
-def torchrun(processes: int, tmp_path: Path, names: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Train the configs of these names in so many processes."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    files = [str(tmp_path / f"{name}.yaml") for name in names]
-    return subprocess.run(
-        [*launcher, str(ROOT / "tests" / "together.py"), *files],
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        check=False,
-    )
-
-
-def train_in(processes: int, tmp_path: Path, names: list[str]) -> None:
-    completed = torchrun(processes, tmp_path, names)
-    assert completed.returncode == 0, completed.stderr[-3000:]
 
 
 @pytest.mark.usefixtures("cut")
@@ -140,29 +113,6 @@ def test_a_process_that_owns_no_parameter_trains_with_the_others(tmp_path: Path,
     train_in(6, tmp_path, ["run"])
     sums = read_sums(list_checkpoints(tmp_path / "run")[0])
     assert {key: sums[key] for key in weights(single_process)} == weights(single_process)
-
-
-def start(tmp_path: Path, *overrides: str) -> "subprocess.Popen[str]":
-    """`gpt train --devices 2` of a run that does not end."""
-    config = make_config(tmp_path, *SMALL, "train.steps=1000000", "checkpoint.every=2", "eval.every=2", *overrides)
-    (tmp_path / "run.yaml").write_text(dump_config(config))
-    command = [sys.executable, "-m", "gpt_cli", "train", "--config", str(tmp_path / "run.yaml"), "--devices", "2"]
-    return subprocess.Popen(command, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
-
-
-def workers(launcher: "subprocess.Popen[str]") -> list[int]:
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"--config" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def assert_one_error_when_killed(process: "subprocess.Popen[str]") -> None:
-    os.kill(workers(process)[1], signal.SIGKILL)
-    _, stderr = process.communicate(timeout=HANG)
-    assert process.returncode == 1
-    assert [line for line in stderr.splitlines() if line.startswith(("error", "hint", "Traceback"))] == [
-        "error: process 1 was killed by SIGKILL",
-        "hint: the same command resumes from the newest checkpoint",
-    ]
 
 
 @pytest.mark.robust

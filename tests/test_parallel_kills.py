@@ -8,12 +8,12 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from test_parallel import SMALL, start, workers
-from test_training import make_config, run, timeless, weights
 
 from gpt_cli.files import list_directory
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.run.log import read_events, read_metrics
+from tests.support.tiny_run import make_config, run, timeless, weights
+from tests.support.torchrun import SMALL, start, workers
 from tests.support.waiting import HANG, wait_until
 
 KILLS = 20

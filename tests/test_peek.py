@@ -36,8 +36,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_every_context_grows_by_a_token_and_its_target_is_the_next(run: Run) -> None:
     answer = run("data", "peek", "text.txt", "--at", "0", "--context", "5")
-    assert answer.code == 0, answer.err
-    assert answer.out.splitlines()[-5:] == [
+    assert answer.rc == 0, answer.stderr
+    assert answer.stdout.splitlines()[-5:] == [
         "when the context is 'F' the target is 'i'",
         "when the context is 'Fi' the target is 'r'",
         "when the context is 'Fir' the target is 's'",
@@ -47,7 +47,7 @@ def test_every_context_grows_by_a_token_and_its_target_is_the_next(run: Run) -> 
 
 
 def test_what_is_shown_of_a_store_is_what_it_holds(run: Run) -> None:
-    output = json.loads(run("data", "peek", "store", "--at", "7", "--context", "6", "--json").out)
+    output = json.loads(run("data", "peek", "store", "--at", "7", "--context", "6", "--json").stdout)
     store = TokenStore.open(Path("store"))
     tokens = store.tokens("train")
     assert output["tokens"] == len(tokens)
@@ -60,7 +60,7 @@ def test_what_is_shown_of_a_store_is_what_it_holds(run: Run) -> None:
 
 
 def test_without_a_place_it_is_the_first_window_that_training_takes(run: Run) -> None:
-    output = json.loads(run("data", "peek", "store", "--context", "16", "--json").out)
+    output = json.loads(run("data", "peek", "store", "--context", "16", "--json").stdout)
     tokens = DeviceTokens(TokenStore.open(Path("store")).tokens("train"), torch.device("cpu"))
     inputs, targets = Batches(tokens, 16, 4, 4, Config().seed).at(0)[0]
     assert output["ids"][:-1] == inputs[0].tolist()
@@ -86,22 +86,22 @@ def test_half_characters_and_control_characters_are_made_visible(run: Run) -> No
     Path("odd.txt").write_text("a\x1b[31m\nü😀" * 20)
     assert main(["tokenize", "odd.txt", "--kind", "byte", "--out", "bytes"]) == 0
     answer = run("data", "peek", "bytes", "--at", "0", "--context", "12")
-    assert "\x1b" not in answer.out
-    assert "the target is '\\x1b'" in answer.out
-    assert "the target is '\\xbc'" in answer.out  # the second byte of ü
-    assert run("data", "peek", "odd.txt", "--at", "0").out.count("when the context is") == 8
+    assert "\x1b" not in answer.stdout
+    assert "the target is '\\x1b'" in answer.stdout
+    assert "the target is '\\xbc'" in answer.stdout  # the second byte of ü
+    assert run("data", "peek", "odd.txt", "--at", "0").stdout.count("when the context is") == 8
 
 
 def test_the_validation_split_and_a_ready_tokenizer_can_be_asked_for(run: Run) -> None:
     output = json.loads(
-        run("data", "peek", "text.txt", "--split", "val", "--tokenizer", "store/tokenizer.json", "--json").out
+        run("data", "peek", "text.txt", "--split", "val", "--tokenizer", "store/tokenizer.json", "--json").stdout
     )
     assert output["at"] == 0
     assert output["ids"] == TokenStore.open(Path("store")).tokens("val")[:9].tolist()
 
 
 def test_a_long_context_is_shown_by_its_end(run: Run) -> None:
-    last = run("data", "peek", "text.txt", "--at", "0", "--context", "500").out.splitlines()[-1]
+    last = run("data", "peek", "text.txt", "--at", "0", "--context", "500").stdout.splitlines()[-1]
     assert len(last) < 120
     assert last.startswith("when the context is '...")
 
@@ -123,9 +123,9 @@ def test_a_long_context_is_shown_by_its_end(run: Run) -> None:
 )
 def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, message: str) -> None:
     answer = run("data", "peek", *arguments)
-    assert (answer.code, answer.out) == (code, "")
-    assert answer.err.startswith("error: ")
-    assert message in answer.err
+    assert (answer.rc, answer.stdout) == (code, "")
+    assert answer.stderr.startswith("error: ")
+    assert message in answer.stderr
 
 
 def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
@@ -144,13 +144,13 @@ def test_a_window_of_a_long_text_is_that_of_its_store(run: Run, monkeypatch: pyt
     run()
     for split in ("train", "val"):
         options = ("--split", split, "--json")
-        from_store = json.loads(run("data", "peek", "char-store", *options).out)
-        from_text = json.loads(run("data", "peek", "text.txt", *options, "--test-fraction", "0.2").out)
+        from_store = json.loads(run("data", "peek", "char-store", *options).stdout)
+        from_text = json.loads(run("data", "peek", "text.txt", *options, "--test-fraction", "0.2").stdout)
         assert from_text.pop("source") != from_store.pop("source")
         assert from_text == from_store
 
 
 def test_what_is_kept_for_the_test_is_never_shown(run: Run) -> None:
     answer = run("data", "peek", "text.txt", "--split", "test", "--test-fraction", "0.2")
-    assert (answer.code, answer.out) == (2, "")
-    assert "'test' is not one of" in answer.err
+    assert (answer.rc, answer.stdout) == (2, "")
+    assert "'test' is not one of" in answer.stderr

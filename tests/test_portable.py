@@ -6,32 +6,20 @@ Processors of other kinds are those of qemu; what is not here, a compiler or qem
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from test_native_training import by_autograd, make_model
 
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype, fake_quantize
-from gpt_cli.cpu.decode.weights import Weights, read_weights
-from gpt_cli.model.gpt import GPT
-from gpt_cli.run.arrays import unpack_arrays
-from gpt_cli.run.tensors import pack_tensors
-from gpt_cli.training.muon import newton_schulz_batched
-from tests.portable.engines import TARGETS, Target, Texts, answers, build, decode_input, train_input
+from tests.portable.comparison import MODELS, VOCAB_SIZE, compare_training, prompts
+from tests.portable.engines import TARGETS, Target, Texts, answers, build, decode_input
+from tests.support.autograd_reference import make_model
+from tests.support.native_model import weights_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.portable]
 
-VOCAB_SIZE = 61
-MODELS: dict[str, dict[str, Any]] = {
-    "swiglu": {"n_kv_head": 2, "window": 17, "n_layer": 2, "n_embd": 96, "n_head": 4, "context_length": 40},
-    "gelu": {
-        "position": "learned", "norm": "layernorm", "mlp": "gelu", "qk_norm": False, "bias": True,
-        "tie_embeddings": True, "logit_softcap": 5.0, "n_layer": 1, "n_embd": 40, "n_head": 2, "context_length": 40,
-    },
-}  # fmt: skip
 FURTHEST: dict[WeightDtype, float] = {"fp32": 1e-5, "bf16": 1e-2, "int8": 1e-2}
 """Of the largest logit: sums in another order, and with bf16 and int8 numbers that are rounded the other way."""
 
@@ -58,15 +46,6 @@ def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     target = TARGETS[request.param]
     target.require()
     return Engines(target, tmp_path_factory.mktemp("engines"))
-
-
-def weights_of(model: GPT) -> Weights:
-    return read_weights(model.config, VOCAB_SIZE, unpack_arrays(pack_tensors(model.state_dict()), "model"))
-
-
-def prompts(n: int) -> list[list[int]]:
-    """Of many lengths: more than a pass takes together, and fewer."""
-    return [[(7 * i + 3 * j * j + 1) % VOCAB_SIZE for j in range(1 + 5 * i % 13)] for i in range(n)]
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -110,29 +89,3 @@ def test_the_training_code_computes_the_gradient_of_torch(
         pytest.skip("this processor does not multiply bf16")
     command = engines.command("train", *(["-DBF16"] if bf16 else []))
     record_property("furthest", compare_training(command, name, dtype))
-
-
-def compare_training(command: list[str], name: str, dtype: torch.dtype, **environment: str) -> float:
-    """Losses, gradients and orthogonalised matrices beside those of torch; the distance of the furthest gradient."""
-    of_loss, of_gradient, of_matrix = (1e-5, 5e-5, 1e-4) if dtype == torch.float32 else (5e-3, 5e-2, 5e-2)
-    model = make_model({**MODELS[name], "context_length": 70}, VOCAB_SIZE)
-    tokens = torch.arange(3 * 71).reshape(3, 71) ** 2 * 5 % VOCAB_SIZE
-    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    torch.manual_seed(1)
-    matrices = [torch.randn(20, 36), torch.randn(36, 20)]
-    loss, gradients = by_autograd(model, inputs, targets)
-    data, starts = train_input(model, dtype, 2, inputs, targets, matrices)
-    losses, flat, *results = (np.frombuffer(block, np.float64 if i == 0 else np.float32)
-                              for i, block in enumerate(answers(command, data, **environment)))  # fmt: skip
-    for actual in losses:
-        assert abs(actual / inputs.numel() - loss) <= of_loss * loss
-    furthest = 0.0
-    for key, expected in gradients.items():
-        ours = torch.from_numpy(flat[starts[key] : starts[key] + expected.numel()].copy()).view_as(expected)
-        furthest = max(furthest, float((ours - expected).norm() / expected.norm()))
-    assert furthest <= of_gradient, furthest
-    expected_matrices = newton_schulz_batched(matrices, [0.5, 0.5], torch.float32)
-    for ours_, theirs in zip(results, expected_matrices, strict=True):
-        difference = torch.from_numpy(ours_.copy()).view_as(theirs) - theirs
-        assert float(difference.norm() / theirs.norm()) <= of_matrix
-    return furthest

@@ -1,6 +1,5 @@
 """The page of promises says what the tests say: every row is a test that exists, and every figure was survived."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from mutations import MUTATIONS, ROOT, planted
-from promise import Promise, Where
-from promises import PAGE, PROMISES, TITLES, Figures, is_of, written
+
+from tests.mutations import MUTATIONS, ROOT, planted
+from tests.promises import PAGE, PROMISES, TITLES, Figures, is_of, written
+from tests.support.command import subprocess_env
+from tests.support.promise import Promise, Where
 
 pytestmark = pytest.mark.robust
 
@@ -100,7 +101,7 @@ def test_the_cost_of_saving_is_measured_by_a_command(tmp_path):
     completed = subprocess.run(
         [sys.executable, "-m", "bench.saving", "tiny.yaml", "checkpoint.every=2"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=subprocess_env(),
         capture_output=True,
         text=True,
         check=False,

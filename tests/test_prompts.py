@@ -18,23 +18,23 @@ from gpt_cli.run.checkpoint import load
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.sample import Sample
-from tests.test_cli_sample import make_run
+from tests.support.untrained_run import make_checkpoint
 
 
 @pytest.fixture(scope="module")
 def char_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("char"), CharTokenizer("\nabcdefgh"))
+    return make_checkpoint(tmp_path_factory.mktemp("char"), CharTokenizer("\nabcdefgh"))
 
 
 @pytest.fixture(scope="module")
 def byte_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("byte"), ByteTokenizer())
+    return make_checkpoint(tmp_path_factory.mktemp("byte"), ByteTokenizer())
 
 
 @pytest.fixture
 def run_directory(tmp_path: Path) -> Path:
     """A run whose config.yaml can be edited."""
-    checkpoint = make_run(tmp_path / "run", CharTokenizer("\nabcdefgh"))
+    checkpoint = make_checkpoint(tmp_path / "run", CharTokenizer("\nabcdefgh"))
     (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "run" / "config.yaml").write_bytes((checkpoint / "config.yaml").read_bytes())
     return tmp_path / "run"

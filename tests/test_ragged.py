@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 import torch
@@ -10,36 +10,13 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gpt_cli.config import ModelConfig
 from gpt_cli.model.attention import ragged_attention, reference_attention
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import SamplingParams, stream_batches
 from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.text_stream import in_batches
 from gpt_cli.tokenizer import ByteTokenizer
-from tests.test_generate import CONTEXT, VOCAB_SIZE, make_model, reference_logits
-
-PROMPTS = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=2 * CONTEXT), min_size=1, max_size=5)
-GIVEN: dict[str, Any] = {
-    "n_kv_head": st.sampled_from([None, 1, 2]),
-    "window": st.sampled_from([None, 1, 3, 100]),
-    "logit_softcap": st.sampled_from([None, 2.0]),
-    "context_length": st.sampled_from([2, 3, CONTEXT]),
-    "causal": st.just(True),  # no cache knows another (tests/test_capabilities.py)
-    "zero_init": st.just(False),  # or attention would do nothing
-}
-
-
-def values_of(annotation: Any) -> st.SearchStrategy[Any] | None:
-    """All values of a switch or a choice by name; None for numbers."""
-    if annotation is bool:
-        return st.booleans()
-    return st.sampled_from(get_args(annotation)) if get_origin(annotation) is Literal else None
-
-
-SWITCHES = {name: values_of(field.annotation) for name, field in ModelConfig.model_fields.items()}
-# Every option by name is tried, those too that are yet to come.
-OPTIONS = st.fixed_dictionaries({name: value for name, value in {**SWITCHES, **GIVEN}.items() if value is not None})
+from tests.support.tiny_gpt import CONTEXT, OPTIONS, PROMPTS, VOCAB_SIZE, make_model, reference_logits
 
 
 @settings(max_examples=40)

@@ -1,17 +1,16 @@
 """Every command of the README runs, its outputs have the shape it shows, and its tour of files is true."""
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.command import ROOT, run_python
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Training takes a minute on the page; here it is the same, of a few steps. Likewise what measures.
 SHORT = {
@@ -68,16 +67,6 @@ def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_
             assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
             if expected and "sample" not in command:
                 assert first_words(outcome.stdout) == first_words(expected), command
-
-
-def run_python(source: str, directory: Path) -> str:
-    """What a program prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    completed = subprocess.run(
-        [sys.executable, "-c", source], cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout
 
 
 def first_words(text: str) -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import typer
 
-from gpt_cli.cli.main import app
 from gpt_cli.cli.reference import commands_page, config_page, every_command, example, values
 from gpt_cli.config.keys import fields, schema_of
+from tests.support.command import parse_arguments
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 COMMANDS = dict(every_command())
@@ -55,17 +55,6 @@ def test_what_a_key_takes_is_said_with_its_limits(key: str, words: str) -> None:
     assert values(schema_of(key)) == words
 
 
-def parse(arguments: list[str]) -> None:
-    """Take `arguments` of `gpt` apart as `gpt` does, and run nothing. Raises typer.TyperException."""
-    command: Any = typer.main.get_command(app)
-    context = typer.Context(command, info_name="gpt")
-    while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-        command = command.get_command(context, name)
-        assert command is not None, f"there is no verb {name}"
-    command.make_context(command.name, list(arguments))
-
-
 @pytest.mark.parametrize("path", COMMANDS)
 def test_the_example_of_a_verb_is_one_that_it_takes_and_stands_on_one_line(path: str, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -73,9 +62,9 @@ def test_the_example_of_a_verb_is_one_that_it_takes_and_stands_on_one_line(path:
     line = example(command)
     assert line.startswith(path)
     assert f"  Example: {line}\n" in command.get_help(COMMANDS[path])
-    parse(shlex.split(line.partition(" > ")[0])[1:])
+    parse_arguments(shlex.split(line.partition(" > ")[0])[1:])
     with pytest.raises(typer.TyperException):
-        parse([*shlex.split(path)[1:], "--no-such-option"])
+        parse_arguments([*shlex.split(path)[1:], "--no-such-option"])
 
 
 @pytest.mark.parametrize("path", COMMANDS)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from htmlpage import Page, require_harmless
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from gpt_cli.report.run_metrics import figures, run_outcome
 from gpt_cli.report.run_record import read_record, read_records
 from gpt_cli.report.run_report import render_report
 from gpt_cli.report.series import Series, downsample_minmax, series
+from tests.support.html_page import Page, require_harmless
 
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe. <b>&amp;</b> 'x' \"y\"\n" * 60
 HOSTILE = (

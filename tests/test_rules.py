@@ -19,7 +19,7 @@ from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
 from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
-from tests.test_generate import make_model
+from tests.support.tiny_gpt import make_model
 
 CPU = torch.device("cpu")
 V = 6

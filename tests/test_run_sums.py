@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Outcome
-from faulty_disk import FaultyDisk
 
 from gpt_cli.config import load_config
 from gpt_cli.corpus.readers import ReaderOptions
@@ -18,6 +16,8 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, check_listed, read_sums, replace_listed
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.directory import find_run
+from tests.support.command import Outcome
+from tests.support.faulty_disk import FaultyDisk
 
 pytestmark = pytest.mark.robust
 

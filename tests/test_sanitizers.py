@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_native_training import make_model
-from test_portable import MODELS, VOCAB_SIZE, compare_training, prompts, weights_of
 
 from gpt_cli.cpu.decode.quantize import FORMATS
 from gpt_cli.runtime.cpu_level import processor_flags
+from tests.portable.comparison import MODELS, VOCAB_SIZE, compare_training, prompts
 from tests.portable.engines import Target, Texts, answers, build, decode_input
+from tests.support.autograd_reference import make_model
+from tests.support.native_model import weights_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.sanitize]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweeping import kill_again_and_again
 
 from gpt_cli.config import load_config, parse_config
 from gpt_cli.errors import RequestError
@@ -18,6 +17,7 @@ from gpt_cli.run.log import read_metrics
 from gpt_cli.search.scaling import run_scale
 from gpt_cli.search.scaling.ladder import plan_ladder, scales
 from gpt_cli.search.scaling.loss_law import LossLaw, best_split, bootstrap, fit_law, interval
+from tests.support.sweep_kills import kill_again_and_again
 
 pytestmark = pytest.mark.system
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -34,7 +33,8 @@ from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tok
 from gpt_cli.training.evaluate import EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.torch_engine import TorchEngine
-from tests.htmlpage import require_harmless
+from tests.support.command import subprocess_env
+from tests.support.html_page import require_harmless
 
 CONTEXT = 16
 BPE = train_tokenizer(["the cat sat \n\non the mat, é€ the end\n" * 20], TokenizerConfig(kind="bpe", vocab_size=276))
@@ -425,7 +425,7 @@ def test_native_scoring_imports_no_torch(run: Path, tmp_path: Path) -> None:
     completed = subprocess.run(
         [sys.executable, "-c", source],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env=subprocess_env(),
         capture_output=True,
         check=False,
     )

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_checkpoint import rewrite
-from test_training import TEXT, make_config, run
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.layers import Attention
@@ -24,6 +22,8 @@ from gpt_cli.selftest.check import Check
 from gpt_cli.selftest.doctor import examine
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training.state import TrainingState
+from tests.support.sums import rewrite
+from tests.support.tiny_run import TEXT, make_config, run
 from tests.support.waiting import HANG
 
 ROOT = Path(__file__).parents[1]

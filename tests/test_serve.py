@@ -22,7 +22,7 @@ from gpt_cli.serve.access_control import make_access_policy
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
 from gpt_cli.tokenizer.trainer import train_tokenizer
-from tests.serving import LETTERS, Client, make_run, serving
+from tests.support.live_server import LETTERS, Client, make_run, serving
 
 ENGINES = ["native", "torch"]
 

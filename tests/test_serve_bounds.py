@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -26,8 +25,8 @@ from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.conftest import ROOT
-from tests.serving import SHAPE, Client, make_run, serving
+from tests.support.command import subprocess_env
+from tests.support.live_server import SHAPE, Client, make_run, serving
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.robust
@@ -332,7 +331,7 @@ def test_a_new_checkpoint_is_taken_up_and_no_text_is_dropped(tmp_path: Path) -> 
 
 def test_sigterm_lets_what_is_written_come_to_its_end(run: Path) -> None:
     command = [sys.executable, "-m", "gpt_cli", "serve", str(run), "--port", "0", "--max-tokens", "100000"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = subprocess_env()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "http://" in line)

@@ -18,8 +18,8 @@ from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.directory import create_imported_run
 from gpt_cli.tokenizer import train_tokenizer
-from tests.conftest import ROOT
-from tests.serving import serving
+from tests.support.command import ROOT
+from tests.support.live_server import serving
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("lm_eval", "tenacity", "transformers", "accelerate")),

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
-from tests.serving import make_run
+from tests.support.command import subprocess_env
+from tests.support.live_server import make_run
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.slow
@@ -91,7 +90,7 @@ def text_of(body: bytes, *, streamed: bool) -> str:
 def test_no_request_of_two_hundred_clients_is_lost_but_those_that_are_told_to_wait(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     command = [sys.executable, "-m", "gpt_cli", "serve", str(run), "--port", "0", "--seats", "32", "--queue", "64"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = subprocess_env()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         port = int(next(line for line in process.stderr if "http://" in line).rpartition(":")[2])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpt_cli.serve.limits import Limits
-from tests.serving import LETTERS, Client, make_run, serving
+from tests.support.live_server import LETTERS, Client, make_run, serving
 
 openai = pytest.importorskip("openai")
 MODEL = "letters"

@@ -18,8 +18,8 @@ from gpt_cli.run.checkpoint import load, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.request_schemas import CompletionRequest
-from tests.browser import Page, browsing, find_chromium
-from tests.serving import LETTERS, SHAPE, Client, make_run, serving
+from tests.support.browser import Page, browsing, find_chromium
+from tests.support.live_server import LETTERS, SHAPE, Client, make_run, serving
 
 pytestmark = pytest.mark.system
 

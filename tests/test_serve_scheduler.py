@@ -16,7 +16,7 @@ from gpt_cli.serve.model_registry import EngineOptions, ServedModel, open_model
 from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
 from gpt_cli.serve.server_metrics import ServerMetrics
 from gpt_cli.serve.text_engine import SequenceRequest
-from tests.serving import make_run
+from tests.support.live_server import make_run
 
 SAMPLING = [
     SamplingParams(temperature=1.0),

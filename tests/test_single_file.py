@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from test_export_hf import GPT2, NANOCHAT, TOKENIZERS, greedy, make_run
 
 from gpt_cli.cli.main import main
 from gpt_cli.errors import UserError
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import load_model
 from gpt_cli.run.one_file_run import load_single
+from tests.support.export_models import GPT2, NANOCHAT, TOKENIZERS, greedy, make_run
 
 CPU = torch.device("cpu")
 

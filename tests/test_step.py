@@ -25,7 +25,7 @@ from gpt_cli.training.evaluate import IGNORED
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.torch_engine import TorchEngine
-from tests.test_training import make_config, run, timeless, weights
+from tests.support.tiny_run import make_config, run, timeless, weights
 
 CPU = torch.device("cpu")
 TINY = ("model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.context_length=16", "train.batch_size=4")

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sweeping import kill_again_and_again, logged, start, wait_until_logged
 
 from gpt_cli.config import load_config, parse_config
 from gpt_cli.errors import RequestError
@@ -26,6 +25,7 @@ from gpt_cli.search.sweep.differences import compare, t_cdf, t_quantile
 from gpt_cli.search.sweep.executor import Progress, RunLimits, RunTask, execute
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunEnd
+from tests.support.sweep_kills import kill_again_and_again, logged, start, wait_until_logged
 
 pytestmark = pytest.mark.system
 

@@ -23,8 +23,8 @@ from gpt_cli.terminal.progress import working
 from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.training import console as module
 from gpt_cli.training.console import Console
+from tests.support.command import ROOT, subprocess_env
 
-ROOT = Path(__file__).parents[1]
 TINY = (
     *("model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"),
     *("sample.every=null", "runtime.threads=1"),
@@ -35,7 +35,7 @@ def watched(*arguments: str, cwd: Path, columns: int) -> str:
     """What `gpt` writes to a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "NO_COLOR": "1"}
+    environment = subprocess_env(TERM="xterm", NO_COLOR="1")
     environment.pop("COLUMNS", None)
     process = subprocess.Popen(
         [sys.executable, "-m", "gpt_cli", *arguments], cwd=cwd, stdout=theirs, stderr=theirs, env=environment

@@ -4,7 +4,6 @@ import codecs
 import errno
 import hashlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -27,9 +26,9 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir, safe_io
 from gpt_cli.files.safe_io import DiskError
 from gpt_cli.tokenizer import CharTokenizer, char
+from tests.support.command import ROOT, subprocess_env
 from tests.support.waiting import HANG, wait_until
 
-ROOT = Path(__file__).parents[1]
 TEXT = "".join(f"{n}: Once upon a time, it's said, {n * n} mice lived in a Schuh — 鼠 🐁.\r\n" for n in range(400))
 CHAR = TokenizerConfig(kind="char")
 BYTE = TokenizerConfig(kind="byte")
@@ -332,7 +331,7 @@ def begin(tmp_path: Path, *options: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=subprocess_env(),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n", process.communicate()

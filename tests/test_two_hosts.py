@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_parallel import SHARDED, SMALL, environment
-from test_training import make_config, run, timeless, weights
 
 from gpt_cli.config import dump_config
 from gpt_cli.files import read_sums
 from gpt_cli.run.checkpoint import list_checkpoints
+from tests.support.tiny_run import make_config, run, timeless, weights
+from tests.support.torchrun import SHARDED, SMALL, worker_env
 from tests.support.waiting import HANG, wait_until
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -38,7 +38,7 @@ class Hosts:
         command = [*torchrun, "-m", "gpt_cli", "train", "--config", str(config)]
         return subprocess.Popen(
             [IP, "netns", "exec", self.names[host], *command],
-            env={**environment(config.parent), "GLOO_SOCKET_IFNAME": "cable"},
+            env=worker_env(GLOO_SOCKET_IFNAME="cable"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

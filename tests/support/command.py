@@ -1,39 +1,78 @@
-"""`gpt` in this process, and what it says."""
+"""`gpt` in this process or in one of its own, and what it says."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from gpt_cli.cli.main import main
 
+ROOT = Path(__file__).parents[2]
+
 
 @dataclass(frozen=True)
-class Answer:
-    """What `gpt` said."""
+class Outcome:
+    """How a command ended."""
 
-    code: int
-    out: str
-    err: str
+    rc: int
+    stdout: str
+    stderr: str
 
 
-def as_json(answer: Answer) -> dict[str, Any]:
+def subprocess_env(**variables: str) -> dict[str, str]:
+    """The environment of this process and `variables`; Python finds this checkout there."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+
+
+def run_python(source: str, directory: Path, **variables: str) -> str:
+    """What a program prints."""
+    completed = subprocess.run(
+        [sys.executable, "-c", source],
+        cwd=directory,
+        env=subprocess_env(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
+
+
+def parse_arguments(arguments: list[str]) -> None:
+    """Take `arguments` of `gpt` apart as `gpt` does, and run nothing. Raises typer.TyperException."""
+    from gpt_cli.cli.main import app
+
+    command: Any = typer.main.get_command(app)
+    context = typer.Context(command, info_name="gpt")
+    while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        command = command.get_command(context, name)
+        assert command is not None, f"there is no verb {name}"
+    command.make_context(command.name, list(arguments))
+
+
+def as_json(answer: Outcome) -> dict[str, Any]:
     """What a command that succeeded printed with --json."""
-    assert answer.code == 0, answer.err
-    value: dict[str, Any] = json.loads(answer.out)
+    assert answer.rc == 0, answer.stderr
+    value: dict[str, Any] = json.loads(answer.stdout)
     return value
 
 
-Run = Callable[..., Answer]
+Run = Callable[..., Outcome]
 
 
 def in_process(capsys: pytest.CaptureFixture[str], *verb: str) -> Run:
     """What runs `gpt VERB`, with more arguments."""
 
-    def gpt(*arguments: str) -> Answer:
+    def gpt(*arguments: str) -> Outcome:
         code = main([*verb, *arguments])
-        return Answer(code, *capsys.readouterr())
+        return Outcome(code, *capsys.readouterr())
 
     return gpt

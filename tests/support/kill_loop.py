@@ -1,6 +1,6 @@
 """A process that starts `gpt train` again and again, kills it at random moments, and says what came of it.
 
-    python tests/killing.py KILLS SEED < config.yaml      in the directory where the run is to be
+    python -m tests.support.kill_loop KILLS SEED < config.yaml      in the directory where the run is to be
 
 torch is imported once and each trainer is a fork of this process: the same verb, the same files and the same SIGKILL
 as on a command line, without seconds of imports each time.

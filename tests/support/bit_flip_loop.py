@@ -1,6 +1,8 @@
-"""Flip a bit in the training kernel's code, its sum made right, and train: `python tests/flipping.py TIMES`.
+"""Flip a bit in the training kernel's code, its sum made right, and train.
 
-`python tests/flipping.py TIMES 0xb13f:7` flips that bit of that byte again and again, each time in a new process.
+    python -m tests.support.bit_flip_loop TIMES
+    python -m tests.support.bit_flip_loop TIMES 0xb13f:7      that bit of that byte, each time in a new process
+
 Prints how often a step was the same as by sound code, the flip was told, the process died or hung, or, what must not
 be, the step was silently another one, as JSON. Each flip is tried in a fork, with a cache of its own.
 """
@@ -16,7 +18,6 @@ import tempfile
 from collections import Counter
 
 import torch
-from planting import plant
 
 from gpt_cli.config import ModelConfig, RuntimeConfig
 from gpt_cli.cpu.common import kernel
@@ -26,6 +27,7 @@ from gpt_cli.cpu.train.build_settings import KERNELS
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.select_engine import build_native_engine
+from tests.support.kernel_faults import plant
 
 CONFIG = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=64, zero_init=False)
 RUNTIME = Runtime(torch.device("cpu"), "fp32", 1)
@@ -96,7 +98,7 @@ def main_in_processes(times: int, at: str) -> Counter[str]:
     """Verdicts of so many processes on one flip: each has its stack and memory elsewhere."""
     actual = Counter[str]()
     for _ in range(times):
-        command = [sys.executable, __file__, "1", at]
+        command = [sys.executable, "-m", "tests.support.bit_flip_loop", "1", at]
         actual.update(json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
     return actual
 

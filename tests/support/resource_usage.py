@@ -1,6 +1,6 @@
 """Runs `gpt` on many inputs and says what each took: a JSON list of command lines in, a JSON list of outcomes out.
 
-    python tests/measured.py SECONDS < commands.json
+    python -m tests.support.resource_usage SECONDS < commands.json
 
 Each runs in a process of its own, forked off one that has imported what they need: `rc` (negative for a signal),
 `stderr`, `peak` (MB of memory, that of the forked process included) and `cpu` (seconds). Past SECONDS of processor time

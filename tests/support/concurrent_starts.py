@@ -1,6 +1,6 @@
 """A process that starts `gpt train` many times at once on one run directory, and says how each start ended.
 
-    python tests/starting.py STARTS < config.yaml      in the directory where the run is to be
+    python -m tests.support.concurrent_starts STARTS < config.yaml      in the directory where the run is to be
 
 All trainers wait for one moment. One of them trains, until the others have ended and it is asked to stop; meanwhile
 the run is sampled. Then the run ends, and is done again undisturbed in `whole`. What trainer N says is in `said-N`.
@@ -13,9 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from killing import TRAIN, end, finish, prepare_folder, start, warm_up
-
 from gpt_cli.run.checkpoint import list_checkpoints
+from tests.support.kill_loop import TRAIN, end, finish, prepare_folder, start, warm_up
 
 
 def start_at_once(starts: int) -> dict[str, list[int]]:

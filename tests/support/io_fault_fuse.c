@@ -1,6 +1,6 @@
 /* A file system that fails on command: what lies in one folder, seen through FUSE, with one call refused.
 
-   failing_fs FOLDER CONTROL -f MOUNTPOINT      CONTROL: a file that holds a Control, which whoever commands it changes
+   io_fault_fuse FOLDER CONTROL -f MOUNTPOINT      CONTROL: a file that holds a Control, which whoever commands it changes
 
    Call number `at` (from 1; 0: none) of those that `call` names gives `error`, and if `lasting` all that follow of them
    do; `calls` counts them. */

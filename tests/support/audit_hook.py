@@ -1,4 +1,6 @@
-"""`gpt` with every dangerous thing it could do watched: python tests/watched.py ARGUMENTS [then ARGUMENTS ...]
+"""`gpt` under an audit hook (`sys.addaudithook`) that ends it at the first dangerous thing that it does.
+
+    python -m tests.support.audit_hook ARGUMENTS [then ARGUMENTS ...]
 
 Ends with 99, saying what it was, at the first of: a pickle that names a class, code made from text or run from outside
 the installed packages, a connection, another process, a file written outside the working directory and the cache.
@@ -13,7 +15,7 @@ from typing import Any
 
 from gpt_cli.cpu.common.compiler import find_compiler
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = str(ROOT / "gpt_cli")
 STANDARD = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 INSTALLED = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]  # by .pth, too

@@ -4,7 +4,7 @@ Where there is a `NAME.RANK.yaml`, the process of that rank takes it. ROOM in th
 each may take, in bytes, beyond that of its imports; PIECE is the most logits that are computed at once; parameters of
 more than CUT elements are cut into pieces of as many.
 
-python -m torch.distributed.run --standalone --nproc-per-node 2 tests/together.py a.yaml b.yaml
+python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.support.torchrun_worker a.yaml b.yaml
 """
 
 import os

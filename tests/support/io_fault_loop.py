@@ -1,7 +1,9 @@
 """A process below which the disk fails, again and again while it trains; it says what came of it.
 
-    LD_PRELOAD=failing_disk.so python tests/failing_disk.py TIMES SEED < config.yaml     in the folder of the runs
-    CONTROL=file python tests/failing_disk.py TIMES SEED < config.yaml     where failing_fs.c is mounted at `mount`
+    LD_PRELOAD=io_fault_preload.so python -m tests.support.io_fault_loop TIMES SEED < config.yaml
+    CONTROL=file python -m tests.support.io_fault_loop TIMES SEED < config.yaml
+
+It runs in the folder of the runs, the second line where io_fault_fuse.c is mounted at `mount`.
 
 Each kind of failure is met at TIMES moments of a training, which then must end with one error, or well. After that the
 disk is sound: what was saved verifies, and the same command must come to the end of an undisturbed training, `whole`.
@@ -20,18 +22,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from killing import TRAIN as COMMAND
-from killing import end, prepare_folder, start, warm_up
-from test_kill_anytime import remains
-
 from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import list_checkpoints, load
+from tests.support.fault_injection import remains
+from tests.support.kill_loop import TRAIN as COMMAND
+from tests.support.kill_loop import end, prepare_folder, start, warm_up
 
 TRAIN = [*COMMAND, "train.steps=10"]
 
 
 class Preloaded:
-    """failing_disk.c, in this very process and its forks."""
+    """io_fault_preload.c, in this very process and its forks."""
 
     run = "failing"
 
@@ -49,7 +50,7 @@ class Preloaded:
 
 
 class Mounted:
-    """failing_fs.c, whose Control is a file."""
+    """io_fault_fuse.c, whose Control is a file."""
 
     run = "mount/failing"
     _LAYOUT = "64s4q"

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from gpt_cli.run.log import read_metrics
+from tests.support.command import subprocess_env
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+ENVIRONMENT = subprocess_env(OMP_NUM_THREADS="2")
 
 
 def start(arguments: list[str], folder: Path) -> "subprocess.Popen[bytes]":

@@ -1,9 +1,9 @@
 """Hostile input by the thousand, in a process that is watched: nothing but the exit codes 0, 1 and 2 may come of it.
 
-    python tests/hostile.py KIND COUNT SEED      in an empty directory, where all of it happens
+    python -m tests.support.fuzz_cli KIND COUNT SEED      in an empty directory, where all of it happens
 
 KIND is one of those in KINDS. Each case is a command line for `gpt`, made by mutation from a sound one; the last case
-is in `case.txt`. What a case may do is looked at as it does it (watched.py: no code from data, no process, no
+is in `case.txt`. What a case may do is looked at as it does it (audit_hook.py: no code from data, no process, no
 connection, no file outside), and afterwards: exit code, at most a dozen lines on stderr of which the first says
 `error:`, no traceback, nothing that drives a terminal, no file but those it was to make. Prints how many cases ended
 with each exit code, and by how many MB the memory of the process grew at most.
@@ -28,7 +28,6 @@ from typing import Any
 import matplotlib.font_manager  # noqa: F401 - when it is new, it asks other programs for fonts
 import torch
 import typer
-from watched import watch
 
 from gpt_cli.cli.main import main
 from gpt_cli.cli.options.fit_config import run_name
@@ -43,6 +42,7 @@ from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from gpt_cli.training.console import Console
 from gpt_cli.training.loop import train
+from tests.support.audit_hook import watch
 
 Case = Callable[[random.Random], list[str]]
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40

@@ -1,10 +1,10 @@
 """A process that starts `gpt train` again and again, and asks it to stop by a signal at a random moment.
 
-    python tests/signalling.py SIGNALS SEED < config.yaml      in the directory where the run is to be
+    python -m tests.support.signal_loop SIGNALS SEED < config.yaml      in the directory where the run is to be
 
 Half of the signals come after a random time, from outside. The others come, by construction, inside an evaluation, a
 sample, a save (at one of its flushes), or a step, the first one of the process included; a quarter of these twice,
-which means: leave at once. See killing.py for how trainers are started, and for the run they are compared with.
+which means: leave at once. See kill_loop.py for how trainers are started, and for the run they are compared with.
 
 Prints how many signals there were, how many came while a checkpoint was being saved, how many came twice, and the
 steps.
@@ -20,11 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from killing import FLUSHES_OF_A_SAVE, TRAIN, end, finish, prepare_folder, start, warm_up
-
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training import loop
 from gpt_cli.training.device_tokens import DeviceTokens
+from tests.support.kill_loop import FLUSHES_OF_A_SAVE, TRAIN, end, finish, prepare_folder, start, warm_up
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 PHASES: dict[str, tuple[Any, str]] = {

@@ -1,5 +1,6 @@
 """Disks that fail on command: every file operation under one folder is counted, refused, or lost in a power cut."""
 
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -13,6 +14,12 @@ from gpt_cli.errors import UserError
 
 BY_PATH = ("mkdir", "rename", "replace", "unlink", "rmdir", "truncate", "listdir")
 BY_DESCRIPTOR = ("write", "fsync")
+
+HINTS = {
+    errno.EACCES: "choose a directory you may write to",
+    errno.EROFS: "mount it for writing and run the same command again, or choose another directory",
+    errno.EIO: "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again",
+}
 
 
 class FaultyDisk:

@@ -1,4 +1,6 @@
-"""One step as process 0 of so many that only seem to be there: python tests/fake_ranks.py N KEY=VALUE...
+"""One step as process 0 of so many that only seem to be there.
+
+    python -m tests.support.fake_process_group N CONFIG KEY=VALUE...
 
 Torch's fake process group answers each exchange at once with what was in memory. Prints, as JSON, the bytes of the
 weights and of the optimizer that are kept, and those that a step sends.

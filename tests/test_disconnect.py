@@ -11,26 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Outcome
 
+from tests.support.command import Outcome, subprocess_env
+from tests.support.gated_training import GATED
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.robust
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
-# `gpt` that stands still before update 20 until whoever opened `gate` for writing closes it.
-GATED = """
-import sys
-from gpt_cli.cli.main import main
-from gpt_cli.training import loop
-step = loop.train_step
-def gated(*arguments):
-    if arguments[3] == 20:
-        open("gate").read()
-    return step(*arguments)
-loop.train_step = gated
-sys.exit(main())
-"""
 
 
 @pytest.fixture
@@ -49,7 +37,7 @@ def start(
     work_dir: Path, *overrides: str, program: Sequence[str] = (sys.executable, "-m", "gpt_cli"), **options: object
 ) -> subprocess.Popen[bytes]:
     command = [*program, "train", "--config", "tiny.yaml", *overrides]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = subprocess_env()
     return subprocess.Popen(command, cwd=work_dir, env=environment, stdin=subprocess.DEVNULL, **options)
 
 

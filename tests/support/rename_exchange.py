@@ -1,4 +1,7 @@
-"""Exchange two names again and again, as somebody else would: `python tests/exchanging.py ONE OTHER` until killed."""
+"""Exchange two names (RENAME_EXCHANGE) again and again, as somebody else would, until killed.
+
+python -m tests.support.rename_exchange ONE OTHER
+"""
 
 import ctypes
 import os
