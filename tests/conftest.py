@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("tests.support", "tests.portable")  # before any of them is imported
+
 from tests.support.caches import cache_with, compile_engines, forget_old
 from tests.support.command import ROOT, Outcome, subprocess_env
 from tests.support.sample import sample  # noqa: F401
