@@ -103,7 +103,7 @@ def test_what_is_shown_is_of_the_engine_that_was_timed():
 
 
 def test_the_ceiling_is_of_as_many_threads_as_a_step_takes_and_leaves_them_as_they_were(monkeypatch):
-    monkeypatch.setattr(peak_flops, "_SIZES", {"cpu": (8,)})
+    monkeypatch.setattr(peak_flops, "MATRIX_SIZES", {"cpu": (8,)})
     threads = set()
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # as the C engine leaves torch
@@ -155,7 +155,7 @@ def test_the_slow_part_is_the_one_that_shows(monkeypatch):
 
 def test_the_ceiling_is_the_rate_of_the_fastest_product_of_the_best_size(monkeypatch):
     rates = {8: 1e9, 16: 3e9, 32: 2e9}
-    monkeypatch.setattr(peak_flops, "_SIZES", {"cpu": tuple(rates)})
+    monkeypatch.setattr(peak_flops, "MATRIX_SIZES", {"cpu": tuple(rates)})
     sizes = []
 
     def seconds(operation, arguments):

@@ -160,7 +160,7 @@ def test_a_wrong_request_is_refused_with_code_2(
 def test_a_page_that_a_browser_would_choke_on_is_refused(
     work_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpt_cli.report.attention_page._MAX_BYTES", 1000)
+    monkeypatch.setattr("gpt_cli.report.attention_page.MAX_BYTES", 1000)
     assert main(["attention", "--prompt", "a mouse"]) == 2
     assert "--max-tokens" in capsys.readouterr().err
     assert not (work_dir / "attention.html").exists()

@@ -59,7 +59,7 @@ def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Sample, c
 def test_torch_takes_several_threads_only_where_a_pass_is_worth_them_and_writes_the_same(
     sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
-    monkeypatch.setattr("gpt_cli.cli.open_generator._WORTH_THREADS", worth)
+    monkeypatch.setattr("gpt_cli.cli.open_generator.WORTH_THREADS", worth)
     torch.set_num_threads(2)
     code, written, _ = sample("--run", char_run, "--engine", "torch", "-n", 3, "--seed", 5)
     assert (code, torch.get_num_threads()) == (0, 2 if worth == 0 else 1)
@@ -82,7 +82,7 @@ def test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several(
     sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], threads: int
 ) -> None:
     parameters = sum(array.size for array in open_checkpoint(char_run, print).model_arrays.values())
-    monkeypatch.setattr("gpt_cli.cli.open_generator._WORTH_THREADS", 5 * parameters // 2)
+    monkeypatch.setattr("gpt_cli.cli.open_generator.WORTH_THREADS", 5 * parameters // 2)
     torch.set_num_threads(2)
     assert sample("--run", char_run, "--engine", "torch", *options)[0] == 0
     assert torch.get_num_threads() == threads

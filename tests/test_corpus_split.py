@@ -203,7 +203,7 @@ def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files:
 
 
 def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_text, "_CACHE_BYTES", 0)
+    monkeypatch.setattr(corpus_text, "CACHE_BYTES", 0)
     documents = ["once upon a time", "there was"]
     text = text_of([documents])
     actual, borders = look(text, DEFAULT_CONFIG, True)
@@ -337,7 +337,7 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
             for is_last in [number + 1 == len(blocks)]
         ]
         cut_batches = list(batches(chunks, pattern, end_lines=False, special=SPACED_TOKENS))
-        patch.setattr(segments_module, "_LONGEST_WORD", longest_word)
+        patch.setattr(segments_module, "LONGEST_WORD", longest_word)
         forced_batches = list(batches(chunks, pattern, end_lines=False, special=SPACED_TOKENS))
     expected_ids = bpe.encode(text, allow_special=True).tolist()
     texts = [segment.text for batch in cut_batches for segment in batch.segments]

@@ -156,7 +156,7 @@ def test_on_a_cpu_noise_does_not_depend_on_the_blocks_it_is_drawn_in(
     vocab_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = GumbelNoise(5, [0, 3], vocab_size, CPU)
-    monkeypatch.setattr("gpt_cli.sampling.noise._CPU_BLOCK", 2**16)
+    monkeypatch.setattr("gpt_cli.sampling.noise.CPU_BLOCK", 2**16)
     longer = GumbelNoise(5, [0, 3], vocab_size, CPU)
     assert all(torch.equal(noise.draw(), longer.draw()) for _ in range(100))
 

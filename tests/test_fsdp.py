@@ -114,7 +114,7 @@ def test_a_loss_in_pieces_is_that_of_one_process(tmp_path: Path, monkeypatch: py
     (tmp_path / "run.yaml").write_text(dump_config(make_config(tmp_path, *overrides, FULL)))
     monkeypatch.setenv("PIECE", "99")
     train_in(2, tmp_path, ["run"])
-    monkeypatch.setattr(chunked_loss, "_CPU_LOGITS", 99)
+    monkeypatch.setattr(chunked_loss, "MAX_CPU_LOGITS", 99)
     alone = run(make_config(tmp_path, *overrides, name="alone"))
     assert sums_of(tmp_path / "run", weights(alone)) == weights(alone)
 

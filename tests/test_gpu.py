@@ -301,7 +301,7 @@ def test_a_compiled_run_learns_what_an_eager_one_does(tmp_path, capsys):
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_gradients_of_a_loss_in_pieces_are_the_eager_ones(monkeypatch, mode):
-    monkeypatch.setattr(chunked_loss, "_LOGITS", 2**14)
+    monkeypatch.setattr(chunked_loss, "MAX_LOGITS", 2**14)
     config = parse_config("", "t", ["model.zero_init=false", "model.n_layer=2", "runtime.device=cuda"])
     state = TrainingState.initialize(config, 300, setup_runtime(config.runtime), print)
     tokens = torch.randint(300, (2, 4, 64), generator=torch.Generator().manual_seed(0)).cuda()

@@ -35,8 +35,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def low_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts and contexts of tests are long enough for captures, and for several."""
-    monkeypatch.setattr(graphed_decode, "_FEWEST_STEPS", 2)
-    monkeypatch.setattr(graphed_decode, "_FEWEST_KEYS", 4)
+    monkeypatch.setattr(graphed_decode, "FEWEST_STEPS", 2)
+    monkeypatch.setattr(graphed_decode, "FEWEST_KEYS", 4)
 
 
 def refuse(*arguments: Any) -> Any:
@@ -100,7 +100,7 @@ def test_a_static_cache_is_the_cache_it_stands_for(options: dict[str, Any], leng
 
 
 def test_attention_reads_a_power_of_two_of_keys_that_holds_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphed_decode, "_FEWEST_KEYS", 128)
+    monkeypatch.setattr(graphed_decode, "FEWEST_KEYS", 128)
     assert [length_bucket(length, 1000) for length in (0, 127, 128, 255, 256, 511, 512, 999)] == [
         *(128, 128, 256, 256, 512, 512, 1000, 1000)
     ]
@@ -226,7 +226,7 @@ def test_no_decode_step_asks_the_device_for_a_number() -> None:
 def test_what_needs_the_host_at_every_step_is_written_by_eager_steps_without_a_word(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(graphed_decode, "_FEWEST_STEPS", 32)
+    monkeypatch.setattr(graphed_decode, "FEWEST_STEPS", 32)
     model, n = make_model(256), 1 if "beams" in settings else 2
     sampling = SamplingParams(**{"max_new_tokens": 40, "seed": 1, **settings})
     assert texts(model, ByteTokenizer(), sampling, decoder(refuse), n) == texts(

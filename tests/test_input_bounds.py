@@ -176,7 +176,7 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "LONGEST_RECORD", 1_000)
-    monkeypatch.setattr(records, "_MAX_COMMAS", 200)
+    monkeypatch.setattr(records, "MAX_COMMAS", 200)
     row = '"' + "line,\n" * 100 + '"'
     (tmp_path / "x.csv").write_text("id,text\n" + "".join(f"{n},{row}\n\n\r\n" for n in range(500)))
     assert texts(tmp_path / "x.csv") == ["line,\n" * 100] * 500
@@ -188,7 +188,7 @@ def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monke
 
 
 def test_json_besides_the_text_may_be_as_large_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_MAX_STRUCTURE", 1_000)
+    monkeypatch.setattr(records, "MAX_STRUCTURE", 1_000)
     long = 'a "quoted" \\ text, [with] {all} of it: ' * 100
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": long, "ids": list(range(100))}))
     assert texts(tmp_path / "x.jsonl") == [long]
@@ -220,7 +220,7 @@ def test_records_without_text_are_counted_one_after_the_other(
 
 
 def test_expansion_is_bounded_where_it_happens_not_over_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "_ALWAYS_ALLOWED", 1 << 16)
+    monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 16)
     noise = os.urandom(1 << 16).hex().encode()
     (tmp_path / "x.txt.gz").write_bytes(gzip.compress(b"a" * (1 << 20)) + gzip.compress(noise))
     with pytest.raises(UserError, match=r"expands to more than 204\.8 kB in its first 1\.0 kB"):

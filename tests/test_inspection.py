@@ -325,7 +325,7 @@ def test_a_leak_in_a_large_text_is_estimated_from_a_sample_of_hashes(monkeypatch
     train, fresh_text = prose(900, seed=1), prose(50, seed=2)
     leaked_text = "".join(line + "\n" for line in train.splitlines()[100:150])
     text = train + fresh_text + leaked_text
-    monkeypatch.setattr(scanner, "_HASHES", 8000)
+    monkeypatch.setattr(scanner, "HASHES", 8000)
     actual = look(text, 1 - len(train) / len(text))
     assert actual.compared_share < 1
     assert actual.leak.passages.compared < 8000
@@ -375,7 +375,7 @@ def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
 def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{line}\r\n" for line in (prose(1500) + prose(30)).splitlines())
     report = look(text)
-    monkeypatch.setattr(scanner, "text_blocks", lambda chunks: text_blocks(chunks, text_sample._PART))
+    monkeypatch.setattr(scanner, "text_blocks", lambda chunks: text_blocks(chunks, text_sample.PART))
     assert look(text) == report
     assert report.lines.crlf == 1530
 
@@ -387,7 +387,7 @@ def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
 
 
 def test_a_large_text_is_measured_on_a_sample_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanner, "_LEARN", 1 << 17)
+    monkeypatch.setattr(scanner, "LEARN", 1 << 17)
     text = prose(8000)
     actual = look(text)
     assert actual.learned_on <= 1 << 17 < actual.train_characters

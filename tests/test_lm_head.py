@@ -56,7 +56,7 @@ def results(model: GPT, loss: Callable[..., Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("loss", [token_loss, chunked_loss])
 @pytest.mark.parametrize("options", [{}, {"tie_embeddings": True}, {"logit_softcap": 2.0}])
 def test_a_padded_head_gives_the_same_loss_and_gradients(monkeypatch, loss, options):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 100_000 if loss is token_loss else 50 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 100_000 if loss is token_loss else 50 * VOCAB)
     model = build(**options)
     exact = results(model, loss)
     pad_everywhere(monkeypatch)
@@ -94,7 +94,7 @@ def test_nothing_is_padded_on_a_cpu_or_where_nothing_is_to_pad():
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
 @pytest.mark.parametrize("loss", [token_loss, chunked_loss])
 def test_a_padded_head_compiles_as_one_graph(monkeypatch, loss):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 100_000 if loss is token_loss else 50 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 100_000 if loss is token_loss else 50 * VOCAB)
     pad_everywhere(monkeypatch)
     model = build()
     exact = results(model, loss)

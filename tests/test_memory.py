@@ -47,7 +47,7 @@ def loss_and_gradients(model: GPT, loss: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("rows", [1, 7, 32, 33, 1000])  # of 33 tokens: one by one, a rest, a rest of one, all
 def test_the_loss_in_pieces_is_the_loss_with_all_its_gradients(monkeypatch, tie_embeddings, softcap, rows):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", rows * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", rows * VOCAB)
     model = build(tie_embeddings=tie_embeddings, logit_softcap=softcap).double()
     expected = loss_and_gradients(model, 0.37 * mean_loss(model, *batch()))
     actual = loss_and_gradients(model, 0.37 * chunked_loss(model, *batch()))
@@ -59,7 +59,7 @@ def test_the_loss_in_pieces_is_the_loss_with_all_its_gradients(monkeypatch, tie_
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_what_is_ignored_changes_neither_the_sum_in_pieces_nor_its_gradients(monkeypatch, softcap, share):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 7 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 7 * VOCAB)
     model = build(logit_softcap=softcap).double()
     inputs, targets = batch()
     ignored_mask = torch.rand(targets.shape, generator=torch.Generator().manual_seed(1)) < share
@@ -71,7 +71,7 @@ def test_what_is_ignored_changes_neither_the_sum_in_pieces_nor_its_gradients(mon
 
 
 def test_in_fp32_the_loss_in_pieces_is_as_near_to_the_exact_one_as_the_plain_loss(monkeypatch):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 5 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 5 * VOCAB)
     model = build(logit_softcap=5.0)
     expected, actual = (loss_and_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
     for name in expected:
@@ -79,7 +79,7 @@ def test_in_fp32_the_loss_in_pieces_is_as_near_to_the_exact_one_as_the_plain_los
 
 
 def test_under_autocast_the_loss_in_pieces_is_off_by_rounding_alone(monkeypatch):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 7 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 7 * VOCAB)
     model = build()
     with Runtime(torch.device("cpu"), "bf16", threads=1).autocast():
         expected, actual = (loss_and_gradients(model, loss(model, *batch())) for loss in (mean_loss, chunked_loss))
@@ -94,7 +94,7 @@ def test_the_tokens_of_a_piece_are_a_multiple_of_128_unless_the_vocabulary_is_to
 
 
 def test_no_piece_of_the_logits_is_larger_than_it_may_be(monkeypatch):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 4 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 4 * VOCAB)
     model, sizes = build(), []
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.shape) or t, lambda t: t)
     with hooks:
@@ -108,7 +108,7 @@ def test_no_piece_of_the_logits_is_larger_than_it_may_be(monkeypatch):
 
 
 def test_a_frozen_head_and_a_model_that_does_not_learn_are_fine(monkeypatch):
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 4 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 4 * VOCAB)
     model = build()
     model.head.weight.requires_grad_(False)
     chunked_loss(model, *batch()).backward()
@@ -123,7 +123,7 @@ def test_evaluation_in_pieces_is_the_evaluation(monkeypatch):
     text = EvaluationText.of(np.arange(200, dtype=np.uint16) % VOCAB, ByteTokenizer(), CPU.device)
     engine = TorchEngine(model, CPU, GradScaler(False), print)
     expected = evaluate(model, engine, text)
-    monkeypatch.setattr(pieces, "_CPU_LOGITS", 3 * VOCAB)
+    monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 3 * VOCAB)
     assert evaluate(model, engine, text).loss == pytest.approx(expected.loss, rel=1e-6)
 
 

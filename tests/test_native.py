@@ -261,7 +261,7 @@ def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -
 def test_a_setting_that_the_engine_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = SamplingParams(3, 0.5, 4, 0.5, 0.1, 7, ("x",))
     assert unsupported_settings(sampling) == []
-    monkeypatch.setattr(native_stream, "_COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
+    monkeypatch.setattr(native_stream, "COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
     assert unsupported_settings(sampling) == ["temperature", "top_p"]
     assert unsupported_settings(SamplingParams(max_new_tokens=3)) == []
 

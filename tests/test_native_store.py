@@ -372,7 +372,7 @@ def test_a_compiler_that_hangs_is_told_stopped_and_remembered_until_it_changes(
         if calls.exists() and calls.read_text() == expected[0]:
             require_in_time(*facts)
 
-    monkeypatch.setattr(kernel, "_PATIENCE", 0.0)
+    monkeypatch.setattr(kernel, "PATIENCE", 0.0)
     monkeypatch.setattr(compiler, "SECONDS", 0.3)
     monkeypatch.setattr(compiler, "_require_in_time", delayed_require)
     prologue = f'case "$1" in --version) echo fake; exit 0;; esac; echo x >> {tmp_path}/calls\n'

@@ -139,7 +139,7 @@ def test_the_hint_names_the_last_place_where_a_window_fits(run: Run) -> None:
 
 
 def test_a_window_of_a_long_text_is_that_of_its_store(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_corpus, "_HEAD", 50)
+    monkeypatch.setattr(lazy_corpus, "HEAD", 50)
     assert main(["tokenize", "text.txt", "--out", "char-store", "--test-fraction", "0.2"]) == 0
     run()
     for split in ("train", "val"):

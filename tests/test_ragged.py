@@ -89,7 +89,7 @@ def test_equal_prompts_are_prefilled_once_and_a_prefill_is_bounded(monkeypatch: 
     list(generate(model, [[1, 2], [3], [1, 2], [3]], SamplingParams(max_new_tokens=3)))
     assert shapes == [(2, 2), (4, 1), (4, 1)]
     shapes.clear()
-    monkeypatch.setattr(sys.modules[SequenceBatch.__module__], "_PREFILL_NUMBERS", 2 * 5 * VOCAB_SIZE)
+    monkeypatch.setattr(sys.modules[SequenceBatch.__module__], "PREFILL_NUMBERS", 2 * 5 * VOCAB_SIZE)
     list(generate(model, [[1] * 5, [2], [3] * 4, [4], [5]], SamplingParams(max_new_tokens=1)))
     assert shapes == [(2, 1), (2, 4), (1, 5)]  # two at once, of similar lengths
 

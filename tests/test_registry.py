@@ -239,7 +239,7 @@ def test_a_server_that_is_not_there_is_an_error_in_words(corpus: DatasetInfo, tm
 def test_a_silent_server_is_given_up(
     server: Server, corpus: DatasetInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download_module, "_TIMEOUT", 0.1)
+    monkeypatch.setattr(download_module, "TIMEOUT", 0.1)
     stop_event = threading.Event()
     server.replies["/fox.txt"] = lambda request: (stop_event.wait(HANG), None)[1]
     try:

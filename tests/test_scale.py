@@ -137,7 +137,7 @@ def write_plan(folder: Path, home: str = "scales/tiny", min_steps: int = 3) -> N
 def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_there(
     folder: Path, gpt_here: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_scale, "_DRAWS", 20)
+    monkeypatch.setattr(run_scale, "DRAWS", 20)
     write_plan(folder)
     outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
     assert outcome.rc == 0, outcome.stderr

@@ -292,8 +292,8 @@ def test_a_long_text_is_data_that_becomes_markup_where_one_looks(
 ) -> None:
     hostile = "</script><b>bold</b> & \x1b[31mred"
     (tmp_path / "long.txt").write_text(f"{hostile}\n" + "once upon a time\n" * 40)
-    monkeypatch.setattr(score_page, "_MAX_INLINE_TOKENS", 30)
-    monkeypatch.setattr(score_page, "_CHUNK", 100)
+    monkeypatch.setattr(score_page, "MAX_INLINE_TOKENS", 30)
+    monkeypatch.setattr(score_page, "CHUNK", 100)
     code, _, err = score(tmp_path / "long.txt", "--html", tmp_path / "page.html", "--unknown", "skip")
     assert code == 0, err
     page = require_harmless(html := (tmp_path / "page.html").read_text())
@@ -304,7 +304,7 @@ def test_a_long_text_is_data_that_becomes_markup_where_one_looks(
     assert [line[0] for line in lines] == list(range(1, 42))
     assert "".join(lines[1][3][::3]).replace("⏎", "") == "once upon a time"
     assert page.count("b") == 0
-    monkeypatch.setattr(score_page, "_MAX_TOKENS", 30)
+    monkeypatch.setattr(score_page, "MAX_TOKENS", 30)
     assert score(tmp_path / "long.txt", "--html", tmp_path / "page.html", "--unknown", "skip")[0] == 2
 
 

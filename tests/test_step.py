@@ -139,7 +139,7 @@ def test_a_step_asks_its_device_for_no_number(overrides, precision):
 @pytest.mark.parametrize("padded", [False, True])
 def test_losses_whole_or_in_pieces_ask_their_device_for_no_number(monkeypatch, max_chunk_logits, padded):
     """Those of training and of evaluation, whose sums are asked for once, at its end."""
-    monkeypatch.setattr(chunked_loss, "_LOGITS", max_chunk_logits)
+    monkeypatch.setattr(chunked_loss, "MAX_LOGITS", max_chunk_logits)
     monkeypatch.setattr(lm_head, "is_padded", lambda _: padded)
     config = parse_config("", "t", [*TINY, "runtime.engine=torch", "model.window=5", "model.logit_softcap=9"])
     runtime = Runtime(torch.device("meta"), "fp32", 1)
@@ -207,7 +207,7 @@ def test_a_run_of_version_0_1_whose_config_names_the_removed_key_is_resumed(tmp_
 
 @pytest.mark.parametrize("max_chunk_logits", [2**27, 100])  # the whole, or 9 tokens at a time
 def test_targets_that_do_not_count_are_as_if_their_tokens_had_no_loss(monkeypatch, max_chunk_logits):
-    monkeypatch.setattr(chunked_loss, "_CPU_LOGITS", max_chunk_logits)
+    monkeypatch.setattr(chunked_loss, "MAX_CPU_LOGITS", max_chunk_logits)
     state, _ = engines(None)
     engine, parameters = state.engine, state.parameters
     inputs, targets = torch.randint(11, (2, 4, 16), generator=torch.Generator().manual_seed(0))

@@ -90,7 +90,7 @@ class Terminal(io.StringIO):
 def test_long_work_is_told_while_it_goes_on_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_DELAY", 0.0)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     with working("evaluating"):
         assert terminal.written.wait(60)
@@ -101,7 +101,7 @@ def test_long_work_is_told_while_it_goes_on_and_leaves_no_trace(monkeypatch: pyt
 def test_short_work_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_DELAY", 3600.0)
+    monkeypatch.setattr(progress, "DELAY", 3600.0)
     with working("evaluating"):
         pass
     assert terminal.getvalue() == ""
@@ -110,7 +110,7 @@ def test_short_work_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bar_says_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(module, "_SECOND", 0.01)
+    monkeypatch.setattr(module, "SECOND", 0.01)
     console = Console(print)
     with console.live():
         console._open_bar(0, 10)

@@ -52,10 +52,10 @@ def corpus(tmp_path: Path) -> DataConfig:
 def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and shards, nothing kept in memory, and any text worth a process."""
     monkeypatch.setattr(corpus_text, "BLOCK", 1000)
-    monkeypatch.setattr(corpus_text, "_CACHE_BYTES", 0)
+    monkeypatch.setattr(corpus_text, "CACHE_BYTES", 0)
     monkeypatch.setattr(segments, "BLOCK", 1500)
     monkeypatch.setattr(store, "SHARD_TOKENS", 5000)
-    monkeypatch.setattr(tokenize_pipeline, "_SHARE", 1)
+    monkeypatch.setattr(tokenize_pipeline, "SHARE", 1)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -129,9 +129,9 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     config = BYTE if to_bytes else CHAR
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (corpus_text, "BLOCK", block), (corpus_text, "_CACHE_BYTES", 0), (segments, "BLOCK", 2 * block),
+            (corpus_text, "BLOCK", block), (corpus_text, "CACHE_BYTES", 0), (segments, "BLOCK", 2 * block),
             (safe_io, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
-            (tokenize_pipeline, "_SHARE", 1),
+            (tokenize_pipeline, "SHARE", 1),
         ):  # fmt: skip
             patch.setattr(module, name, value)
         results = []
@@ -266,7 +266,7 @@ def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_pa
 
 
 def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr(segments, "_LONGEST_WORD", 4000)
+    monkeypatch.setattr(segments, "LONGEST_WORD", 4000)
     (tmp_path / "x").write_text("ab" * 10_000)
     tokenized = tokenize_corpus(
         tmp_path / "store", DataConfig(source=str(tmp_path / "x")), TokenizerConfig(kind="bpe", vocab_size=258),
@@ -304,7 +304,7 @@ import contextlib, sys, time
 from gpt_cli.cli.main import main
 from gpt_cli.corpus import tokenize_pipeline
 from gpt_cli.terminal import progress
-tokenize_pipeline._SHARE = 1 << 20
+tokenize_pipeline.SHARE = 1 << 20
 stage_progress = progress.stage_progress
 @contextlib.contextmanager
 def held():
@@ -403,7 +403,7 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
 def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy_corpus, "_HEAD", 300)
+    monkeypatch.setattr(lazy_corpus, "HEAD", 300)
     memory_corpus = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
     outline = open_lazy(corpus, CHAR, note=pytest.fail)
     tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
@@ -420,7 +420,7 @@ def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
 def test_of_a_long_text_an_outline_holds_only_its_beginning(
     corpus: DataConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy_corpus, "_HEAD", 300)
+    monkeypatch.setattr(lazy_corpus, "HEAD", 300)
     outline = open_lazy(corpus, CHAR, note=pytest.fail)
     heads = [cell.cell_contents for cell in outline.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
     assert [{split: len(ids) for split, ids in head.items()} for head in heads] == [

@@ -186,7 +186,7 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
         env=environment,
     )
     assert completed.stdout.decode().strip() == digest
-    monkeypatch.setattr("gpt_cli.tokenizer.trainer._BLOCK", 100)
+    monkeypatch.setattr("gpt_cli.tokenizer.trainer.BLOCK", 100)
     assert train(ENGLISH, 500).digest == digest
 
 
@@ -278,7 +278,7 @@ def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path)
 
 def test_a_block_border_changes_nothing(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = bpe.encode(ENGLISH).tolist()
-    monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe.BLOCK", 1000)
     assert bpe.encode(ENGLISH).tolist() == expected
 
 
@@ -299,7 +299,7 @@ def reference_encode(word: bytes, tokenizer: BPETokenizer) -> list[int]:
 
 def test_with_riptoken_the_ids_are_the_same(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("riptoken")
-    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._MIN_LENGTH", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder.MIN_LENGTH", 0)
     rng = random.Random(2)
     encoder = RiptokenEncoder(bpe.vocabulary, CachedBPE(bpe.vocabulary).encode)
     assert encoder._is_trusted
@@ -335,14 +335,14 @@ def test_without_riptoken_the_reference_encodes_much_text(bpe: BPETokenizer, mon
     expected = bpe.encode(ENGLISH).tolist()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "riptoken", None)  # an import of it would fail
-    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder._MIN_LENGTH", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder.MIN_LENGTH", 0)
     assert BPETokenizer(bpe.vocabulary).encode(ENGLISH).tolist() == expected
 
 
 def test_what_it_remembers_is_bounded_and_changes_nothing(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = bpe.encode(ENGLISH).tolist()
-    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe._CACHE_BYTES", 1 << 16)
-    monkeypatch.setattr("gpt_cli.tokenizer.bpe._BLOCK", 1000)
+    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe.CACHE_BYTES", 1 << 16)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe.BLOCK", 1000)
     tokenizer = BPETokenizer(bpe.vocabulary)
     assert tokenizer.encode(ENGLISH).tolist() == expected
     assert len(tokenizer._pieces._cache) < 1000

@@ -118,7 +118,7 @@ def test_a_resume_from_the_checkpoint_of_any_step_equals_uninterrupted_bit_for_b
 @pytest.mark.parametrize("stop_at", [3, 5, 6, 7, 11])
 def test_a_scaled_loss_resumes_exactly_overflows_included(tmp_path, monkeypatch, stop_at):
     monkeypatch.setattr(state, "GradScaler", lambda *_: GradScaler(enabled=True))  # as for fp16, which needs a GPU
-    monkeypatch.setattr(grad_scaler, "_GROWTH_INTERVAL", 3)
+    monkeypatch.setattr(grad_scaler, "GROWTH_INTERVAL", 3)
     scales = {}
 
     def overflowing_step(state, micro_batches, config, step, *args):

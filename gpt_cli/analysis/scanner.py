@@ -16,9 +16,9 @@ from gpt_cli.analysis.text_sample import BLOCK, SystematicSample, TextSpan, text
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.tokenizer.base import encode_text
 
-_LEARN = 4_000_000  # characters that the baselines are fitted to, at most
+LEARN = 4_000_000  # characters that the baselines are fitted to, at most
 _MEASURE = 1_000_000  # characters that they are measured on, at most
-_HASHES = 1 << 21  # of passages; a quarter of it for lines and documents
+HASHES = 1 << 21  # of passages; a quarter of it for lines and documents
 _MAX_LISTED = 5
 
 
@@ -46,9 +46,9 @@ class _TextScanner:
         self.cut = 0
         """Characters of the training part."""
         self.documents = 0
-        self.document_hashes = HashPrefixSample(_HASHES // 4)
-        self.line_hashes = HashPrefixSample(_HASHES // 4)
-        self.passage_hashes = HashPrefixSample(_HASHES)
+        self.document_hashes = HashPrefixSample(HASHES // 4)
+        self.line_hashes = HashPrefixSample(HASHES // 4)
+        self.passage_hashes = HashPrefixSample(HASHES)
         self._hasher = ShingleHasher()
         self._unfinished = TextSpan(0, "")  # the line that continues in the next block
 
@@ -93,7 +93,7 @@ class _TextScanner:
 
     def result(self) -> TextReport:
         characters, cut = self.sample.characters, self.cut
-        train, val = self.sample.text(0, cut, _LEARN), self.sample.text(cut, characters, _MEASURE)
+        train, val = self.sample.text(0, cut, LEARN), self.sample.text(cut, characters, _MEASURE)
         lines, line_positions = self.line_hashes.arrays()
         passages, passage_positions = self.passage_hashes.arrays()
         copied_passages, positions = _in_training(passages, passage_positions, cut, PASSAGE)

@@ -8,7 +8,7 @@ from gpt_cli.analysis.split_text import SplitText
 from gpt_cli.corpus.scan import StageProgress
 
 BLOCK = 1 << 20  # characters
-_PART = 1 << 16  # characters; the unit of sampling
+PART = 1 << 16  # characters; the unit of sampling
 _LATEST = 16  # last parts, which are always kept, as the validation text may be at the end
 
 
@@ -89,15 +89,15 @@ class SystematicSample:
 
     def add(self, block: TextSpan) -> None:
         """Add the next block; its length is a multiple of 65,536 unless it is the last."""
-        for offset in range(0, len(block.text), _PART):
-            part = TextSpan(block.start + offset, block.text[offset : offset + _PART])
+        for offset in range(0, len(block.text), PART):
+            part = TextSpan(block.start + offset, block.text[offset : offset + PART])
             self._latest.append(part)
-            if part.start // _PART % self.stride == 0:
+            if part.start // PART % self.stride == 0:
                 self._sampled.append(part)
         self.characters = block.end
-        while len(self._sampled) * _PART > self._limit:
+        while len(self._sampled) * PART > self._limit:
             self.stride *= 2
-            self._sampled = [part for part in self._sampled if part.start // _PART % self.stride == 0]
+            self._sampled = [part for part in self._sampled if part.start // PART % self.stride == 0]
 
     def text(self, start: int, end: int, limit: int | None = None) -> str:
         """The sampled characters from `start` to `end`, subsampled to at most `limit`."""
@@ -110,7 +110,7 @@ def _subsample(parts: Sequence[TextSpan], limit: int | None) -> list[TextSpan]:
     """All parts if they have at most `limit` characters in all, else evenly spaced ones."""
     if limit is None or sum(len(part.text) for part in parts) <= limit:
         return list(parts)
-    n_parts = max(1, limit // _PART)
+    n_parts = max(1, limit // PART)
     return [parts[i * len(parts) // n_parts] for i in range(n_parts)]
 
 

@@ -6,7 +6,7 @@ import torch
 
 from gpt_cli.runtime.device import Runtime, synchronize, torch_threads
 
-_SIZES = {"cpu": (512, 1024, 2048)}
+MATRIX_SIZES = {"cpu": (512, 1024, 2048)}
 _GPU_SIZES = (4096, 8192, 16384)
 _REPEATS = 4
 
@@ -18,7 +18,7 @@ def peak_matmul_flops(runtime: Runtime, seconds: float) -> float:
     sizes the best counts, and of each size the fastest repetition: a ceiling, not a mean.
     """
     device, best = runtime.device, 0.0
-    sizes = _SIZES.get(device.type, _GPU_SIZES)
+    sizes = MATRIX_SIZES.get(device.type, _GPU_SIZES)
     with torch_threads(runtime.threads):
         for size in sizes:
             a, b = (torch.randn(size, size, device=device).to(runtime.matmul_dtype) for _ in range(2))

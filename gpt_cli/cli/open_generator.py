@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
 # where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
 # long again at 0.8M; at 10M these take a sixth less.
-_WORTH_THREADS = 2**28
+WORTH_THREADS = 2**28
 
 
 def generate_texts(
@@ -64,7 +64,7 @@ def open_generator(
         import torch
 
         model = build_torch_model(saved, device)
-        if rows is not None and rows * sum(weight.numel() for weight in model.parameters()) < _WORTH_THREADS:
+        if rows is not None and rows * sum(weight.numel() for weight in model.parameters()) < WORTH_THREADS:
             torch.set_num_threads(1)
         return model
 

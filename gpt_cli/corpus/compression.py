@@ -13,7 +13,7 @@ from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_
 
 _SUFFIXES = (".bz2", ".gz", ".xz", ".zst")
 _MAX_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more
-_ALWAYS_ALLOWED = 32 << 20  # bytes
+ALWAYS_ALLOWED = 32 << 20  # bytes
 _MAX_INPUT_WITHOUT_TEXT = 4 << 20  # compressed bytes without any text: empty members, frames to be skipped
 _MAX_MEMORY = 128 << 20  # bytes of a dictionary or window: `xz -9` asks for 65 MB, `zstd --ultra -22` for 128 MiB
 _INPUT_SIZE = 1024  # compressed bytes at a time: zstd's runs make 131,072 bytes of each 4
@@ -49,7 +49,7 @@ def expand(path: Path) -> Iterator[bytes]:
             size += len(piece)
             consumed += input_size
             last_text = consumed if piece else last_text
-            limit = max(_ALWAYS_ALLOWED, _MAX_EXPANSION * consumed)
+            limit = max(ALWAYS_ALLOWED, _MAX_EXPANSION * consumed)
             if size > limit:
                 raise UserError(
                     f"{path} expands to more than {format_size(limit)} in its first {format_size(consumed)}: that is no"

@@ -11,7 +11,7 @@ from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 
 BLOCK = 1 << 19  # bytes of text that an encoding worker holds at once
-_CACHE_BYTES = 16 << 20  # bytes that stay in memory, so that a text up to this is read once
+CACHE_BYTES = 16 << 20  # bytes that stay in memory, so that a text up to this is read once
 _OVERHEAD = 256  # bytes of a block besides its text
 
 
@@ -49,7 +49,7 @@ class CorpusText:
         self.files = files
         self._note = note
         self._cache: dict[int, list[TextBlock]] | None = {}
-        self._cache_left = _CACHE_BYTES
+        self._cache_left = CACHE_BYTES
 
     @classmethod
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":

@@ -18,7 +18,7 @@ from gpt_cli.files.safe_io import format_size, require_regular_file, translate_o
 DownloadProgress = Callable[[int, int], None]
 """Called with the bytes received so far and the bytes of the whole file."""
 
-_TIMEOUT = 30.0  # seconds without a byte
+TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 1 << 18
 
 
@@ -56,7 +56,7 @@ def _fetch(url: str, part: Path, start: int, size: int, progress: DownloadProgre
         headers["Range"] = f"bytes={start}-"
     opener = urllib.request.build_opener(_HttpsRedirects(loopback))
     try:
-        with opener.open(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT) as response:
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as response:
             start = _response_start(response, start)
             content_length = response.headers.get("Content-Length", "")
             if content_length.isdigit() and start + int(content_length) != size:

@@ -17,7 +17,7 @@ from gpt_cli.errors import Notify
 from gpt_cli.files import cache_dir
 from gpt_cli.tokenizer import Tokenizer
 
-_HEAD = 1 << 22  # ids of each split that `open_lazy` holds, so that a short text is encoded once
+HEAD = 1 << 22  # ids of each split that `open_lazy` holds, so that a short text is encoded once
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def open_lazy(
     if (cached := open_cached(cache_dir() / "stores" / pipeline.cache_key, note)) is not None:
         return LazyCorpus(cached.tokenizer, cached.stats, cached.read)
     trained = pipeline.train_tokenizer()
-    head, tokenized = pipeline.encode_to_memory(trained, stop=_HEAD)
+    head, tokenized = pipeline.encode_to_memory(trained, stop=HEAD)
 
     def read(split: Split, start: int, stop: int) -> Tokens:
         in_memory = min(stop, tokenized.stats[split].tokens) <= len(head[split])

@@ -19,9 +19,9 @@ PAIRS_TRAIN_ON_BOTH = (
     " gpt train my.yaml data.format=pairs data.source=FILE)"
 )
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
-_MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
+MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
+MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
 class OtherFormatError(UserError):
@@ -176,9 +176,9 @@ def encode_text(text: str, location: str) -> bytes:
 
 def parse_json_line(line: str, location: str) -> Any:
     """The value of a line of JSON. Raises UserError for malformed JSON, or too much of it outside strings."""
-    if len(line) > _MAX_STRUCTURE and len(re.sub(_STRING, '""', line)) > _MAX_STRUCTURE:
+    if len(line) > MAX_STRUCTURE and len(re.sub(_STRING, '""', line)) > MAX_STRUCTURE:
         raise UserError(
-            f"this line has more than {format_size(_MAX_STRUCTURE)} of JSON besides its strings, the most that is"
+            f"this line has more than {format_size(MAX_STRUCTURE)} of JSON besides its strings, the most that is"
             " read here",
             where=location,
         )
@@ -315,8 +315,8 @@ class _RowLines(Iterator[str]):
             yield "".join(parts)
 
     def _check(self, incomplete_size: int) -> None:
-        if self._size + incomplete_size > LONGEST_RECORD or self._commas > _MAX_COMMAS:
-            limit = f"{LONGEST_RECORD:,} characters" if self._commas <= _MAX_COMMAS else f"{_MAX_COMMAS:,} commas"
+        if self._size + incomplete_size > LONGEST_RECORD or self._commas > MAX_COMMAS:
+            limit = f"{LONGEST_RECORD:,} characters" if self._commas <= MAX_COMMAS else f"{MAX_COMMAS:,} commas"
             raise UserError(
                 f"this row has more than {limit}, the most that are read here",
                 where=f"{self._name}:{self._start}",

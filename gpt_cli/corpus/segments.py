@@ -14,7 +14,7 @@ from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer
 from gpt_cli.tokenizer.pretokenizer import last_safe_split
 
-_LONGEST_WORD = 8 * BLOCK  # characters; a longer word is cut
+LONGEST_WORD = 8 * BLOCK  # characters; a longer word is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _safe_split(text: str, pattern: Pattern | None, special: Sequence[str]) -> i
     size = last_safe_split(text, pattern)
     while (start := _start_of_special(text, size, special)) < size:
         size = last_safe_split(text[:start], pattern)
-    if size == 0 and len(text) >= _LONGEST_WORD:  # cut it anyway, but not inside a special text
+    if size == 0 and len(text) >= LONGEST_WORD:  # cut it anyway, but not inside a special text
         size = len(text)
         while (start := _start_of_special(text, size, special)) < size:
             size = start

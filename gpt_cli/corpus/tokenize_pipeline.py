@@ -30,7 +30,7 @@ from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.vocab_stats import Counts
 
-_SHARE = 4 << 20  # bytes of text per encoding worker, at least
+SHARE = 4 << 20  # bytes of text per encoding worker, at least
 _LONGEST_SEGMENT = 40 * BLOCK  # bytes: no segment is longer
 
 
@@ -102,7 +102,7 @@ class TokenizePipeline:
         end_lines = _ends_lines(config, pretrained)
         stats = scan(text, end_lines=end_lines, progress=progress, alphabet=alphabet, workers=processes)
         text.mute_notes()
-        processes = min(processes, max(1, stats.total_bytes // _SHARE))
+        processes = min(processes, max(1, stats.total_bytes // SHARE))
         plan = SplitPlan.of(data, stats)
         return cls(text, stats, plan, data, config, pretrained, note, progress, processes)
 

@@ -14,12 +14,12 @@ from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.lm_head import TILE, pad_vocabulary
 
 # Logits in a chunk: 32 MiB of fp32 on a CPU, 512 MiB on a GPU, which small chunks would not keep busy.
-_CPU_LOGITS, _LOGITS = 2**23, 2**27
+MAX_CPU_LOGITS, MAX_LOGITS = 2**23, 2**27
 
 
 def max_chunk_logits(device: torch.device) -> int:
     """The maximal number of logits in a chunk on `device`, unless one token has more."""
-    return _CPU_LOGITS if device.type == "cpu" else _LOGITS
+    return MAX_CPU_LOGITS if device.type == "cpu" else MAX_LOGITS
 
 
 def needs_chunking(model: GPT, tokens: int) -> bool:

@@ -23,7 +23,7 @@ from gpt_cli.report.html import render_page, write_page
 from gpt_cli.terminal.escape import escape_control_chars
 
 _COLOUR = (42, 147, 209)  # the style sheet's --c5 in light mode: visible on white and on black
-_MAX_BYTES = 16_000_000  # bytes of numbers in a page
+MAX_BYTES = 16_000_000  # bytes of numbers in a page
 _EXPLANATIONS = {
     "previous": "previous-token: to the token before",
     "first": "first-token, a sink: to the first token",
@@ -46,12 +46,11 @@ class AttentionReport:
 
 
 def write_attention(report: AttentionReport, output: Path) -> None:
-    """Write the page. Raises RequestError if its data exceed _MAX_BYTES."""
+    """Write the page. Raises RequestError if its data exceed MAX_BYTES."""
     size = _size(report)
-    if size > _MAX_BYTES:
+    if size > MAX_BYTES:
         raise RequestError(
-            f"the page would hold {size / 1e6:,.0f} MB of numbers, more than the {_MAX_BYTES / 1e6:,.0f} MB"
-            " that it may",
+            f"the page would hold {size / 1e6:,.0f} MB of numbers, more than the {MAX_BYTES / 1e6:,.0f} MB that it may",
             hint="show fewer with --layer, --head or --max-tokens",
         )
     write_page(output, render_attention(report))

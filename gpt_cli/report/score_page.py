@@ -10,9 +10,9 @@ from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level, visible_text
 
-_MAX_TOKENS = 1_000_000  # tokens of a page
-_MAX_INLINE_TOKENS = 20_000  # in the page as markup; for a longer text its script makes markup of visible parts
-_CHUNK = 1_000  # tokens that become markup together
+MAX_TOKENS = 1_000_000  # tokens of a page
+MAX_INLINE_TOKENS = 20_000  # in the page as markup; for a longer text its script makes markup of visible parts
+CHUNK = 1_000  # tokens that become markup together
 _COLUMNS = 100  # characters of a row, about, to estimate the height of a part
 WORST = 20  # lines in the list of the most surprising ones
 
@@ -37,11 +37,11 @@ class Scored:
 
 
 def write_scored(scored: Scored, output: Path) -> None:
-    """Write the page. Raises RequestError for more than _MAX_TOKENS."""
+    """Write the page. Raises RequestError for more than MAX_TOKENS."""
     tokens = sum(len(line.tokens) for line in scored.lines)
-    if tokens > _MAX_TOKENS:
+    if tokens > MAX_TOKENS:
         raise RequestError(
-            f"the page would show {tokens:,} tokens, more than the {_MAX_TOKENS:,} that it may",
+            f"the page would show {tokens:,} tokens, more than the {MAX_TOKENS:,} that it may",
             hint="show the most surprising lines alone with --worst 200",
         )
     write_page(output, render_scored(scored))
@@ -49,20 +49,20 @@ def write_scored(scored: Scored, output: Path) -> None:
 
 def render_scored(scored: Scored) -> str:
     chunks = None
-    if sum(len(line.tokens) for line in scored.lines) > _MAX_INLINE_TOKENS:
+    if sum(len(line.tokens) for line in scored.lines) > MAX_INLINE_TOKENS:
         chunks = list(_chunks(scored.lines))
     return render_page("score.html", "score.js", scored=scored, chunks=chunks, level=level, levels=LEVELS)
 
 
 def _chunks(lines: Sequence[ScoredLine]) -> Iterator[dict[str, Any]]:
-    """The lines in parts of about _CHUNK tokens, at least a line each, as `score.js` takes them."""
+    """The lines in parts of about CHUNK tokens, at least a line each, as `score.js` takes them."""
     part: list[list[Any]] = []
     tokens = rows = 0
     for line in lines:
         part.append(_row(line))
         tokens += len(line.tokens)
         rows += 1 + len(line.text) // _COLUMNS
-        if tokens >= _CHUNK:
+        if tokens >= CHUNK:
             yield {"rows": rows, "lines": part}
             part, tokens, rows = [], 0, 0
     if part:

@@ -19,7 +19,7 @@ from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.sampling.sampling_params import SamplingParams
 
-_PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
+PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -188,7 +188,7 @@ class SequenceBatch:
         length = {row: self._positions[row] - self._starts[row] - without_last for row in rows}
         ordered = sorted(rows, key=length.__getitem__)
         logits: dict[int, Tensor] = {}
-        chunk_size = max(1, _PREFILL_NUMBERS // (self._model.head.out_features * max(length.values())))
+        chunk_size = max(1, PREFILL_NUMBERS // (self._model.head.out_features * max(length.values())))
         for first in range(0, len(ordered), chunk_size):
             chunk = ordered[first : first + chunk_size]
             lengths = torch.tensor([length[row] for row in chunk], device=self.device)

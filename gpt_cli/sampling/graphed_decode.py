@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 CHUNK = 8
 """Steps whose tokens are read together; up to two chunks are discarded when a text ends."""
 
-_FEWEST_STEPS = 32  # a capture costs a few steps
-_FEWEST_KEYS = 128
+FEWEST_STEPS = 32  # a capture costs a few steps
+FEWEST_KEYS = 128
 
 _CAPTURABLE = (LogitBias, LogprobRecorder)  # processors whose `apply` does not depend on earlier tokens
 
@@ -54,7 +54,7 @@ class GraphedDecoder:
     def supports(self, model: GPT, sampling: SamplingParams, processors: Sequence[LogitsProcessor]) -> bool:
         """True if the texts can be decoded without reading each token on the host, and are long enough."""
         is_known = all(cache.refusal(model.config) is None for cache in (KV_CACHE, RAGGED_CACHE, STATIC_CACHE))
-        is_long = sampling.max_new_tokens >= _FEWEST_STEPS
+        is_long = sampling.max_new_tokens >= FEWEST_STEPS
         return (
             self._works and is_known and is_long and all(isinstance(processor, _CAPTURABLE) for processor in processors)
         )
@@ -127,7 +127,7 @@ def length_bucket(filled: int, max_length: int) -> int:
 
     A context of n positions takes at most log2(n / 128) + 2 captures.
     """
-    return min(max_length, max(_FEWEST_KEYS, 1 << filled.bit_length()))
+    return min(max_length, max(FEWEST_KEYS, 1 << filled.bit_length()))
 
 
 def read_late(steps: Iterable[Sequence[Tensor]]) -> Iterator[list[list[Any]]]:

@@ -24,7 +24,7 @@ from gpt_cli.tokenizer import Tokenizer
 
 EngineChoice = Literal["auto", "native", "torch"]
 ENGINES: tuple[EngineChoice, ...] = ("auto", "native", "torch")
-_COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
+COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
 TIMES_SLOWER = "3 to 10"  # fp32 by two threads; see the tables of docs/sampling_speed.md
 _CACHE_BYTES = 2**30  # of keys and values
 
@@ -32,7 +32,7 @@ _CACHE_BYTES = 2**30  # of keys and values
 def unsupported_settings(sampling: SamplingParams) -> list[str]:
     """The settings, other than their defaults, that only the torch engine supports."""
     defaults = SamplingParams()
-    names = [field.name for field in fields(sampling) if field.name not in _COVERED]
+    names = [field.name for field in fields(sampling) if field.name not in COVERED]
     return [name for name in names if getattr(sampling, name) != getattr(defaults, name)]
 
 

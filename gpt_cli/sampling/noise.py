@@ -11,13 +11,13 @@ from torch import Tensor
 from gpt_cli.shuffle import derive_seed
 
 _BLOCK = 2**16  # numbers drawn at once for each sample
-_CPU_BLOCK = 2**12  # on a CPU values do not depend on it: small, for batches of short texts
+CPU_BLOCK = 2**12  # on a CPU values do not depend on it: small, for batches of short texts
 _SMALLEST = 2.0**-25  # half of the spacing of uniform fp32 numbers
 
 
 def block_size(device: torch.device) -> int:
     """The numbers that a generator draws at once; on a GPU their values depend on it."""
-    return _CPU_BLOCK if device.type == "cpu" else _BLOCK
+    return CPU_BLOCK if device.type == "cpu" else _BLOCK
 
 
 class GumbelNoise:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-_DELAY = 0.5  # seconds before the first line
+DELAY = 0.5  # seconds before the first line
 _CLEAR = "\r\x1b[K"
 
 
@@ -91,7 +91,7 @@ def working(label: str) -> Iterator[None]:
 
 def _show(label: str, done: threading.Event) -> None:
     started = time.perf_counter()
-    if done.wait(_DELAY):
+    if done.wait(DELAY):
         return
     with suppress(OSError, ValueError):  # the terminal is closed
         _rewrite_line(label)

@@ -16,7 +16,7 @@ from gpt_cli.tokenizer.hf_tokenizer import write_vocabulary
 from gpt_cli.tokenizer.pretokenizer import split_chunks
 from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 
-_BLOCK = 1 << 20  # characters encoded at once, to bound the memory
+BLOCK = 1 << 20  # characters encoded at once, to bound the memory
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class BPETokenizer(Tokenizer):
         return self._json
 
     def _encode(self, text: str) -> Iterator[Ids]:
-        return map(self._fast.encode, split_chunks(text, _BLOCK, self.vocabulary.pattern))
+        return map(self._fast.encode, split_chunks(text, BLOCK, self.vocabulary.pattern))
 
     @cached_property
     def _pieces(self) -> CachedBPE:

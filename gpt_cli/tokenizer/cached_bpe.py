@@ -15,7 +15,7 @@ from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary, bytes_to_unicode
 from gpt_cli.tokenizer.pretokenizer import pre_tokenize, pre_tokenizer
 
-_CACHE_BYTES = 24 << 20  # bytes of the cache, about, in each encoding process
+CACHE_BYTES = 24 << 20  # bytes of the cache, about, in each encoding process
 _ENTRY_BYTES = 200  # overhead of a piece
 _CHARACTER_BYTES = 5  # bytes per character of a piece, with its ids
 
@@ -32,7 +32,7 @@ class CachedBPE:
 
     def encode(self, text: str) -> Ids:
         """The ids of `text`: (n,) uint32, read-only. Memory grows with the text: pass it in blocks."""
-        if self._cache_size > _CACHE_BYTES:
+        if self._cache_size > CACHE_BYTES:
             self._cache, self._cache_size = {}, 0  # a new dict: another thread may be reading the old one
         cache = self._cache
         pieces = pre_tokenize(text, self._pattern)

@@ -17,7 +17,7 @@ from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
 from gpt_cli.tokenizer.pretokenizer import REGEX, split_chunks
 
-_MIN_LENGTH = 1 << 16  # characters; shorter texts are encoded by the reference
+MIN_LENGTH = 1 << 16  # characters; shorter texts are encoded by the reference
 _SAMPLE = 1 << 14  # characters of each block that are checked against the reference
 _MAX_RUN = 1 << 12  # bytes of a run without a blank, or of blanks: its time is quadratic in them
 
@@ -32,7 +32,7 @@ class RiptokenEncoder:
 
     def encode(self, text: str) -> Ids:
         """The ids of `text`: (n,) uint32."""
-        if not self._is_trusted or len(text) < _MIN_LENGTH or _has_long_run(text):
+        if not self._is_trusted or len(text) < MIN_LENGTH or _has_long_run(text):
             return self._reference(text)
         sample = next(split_chunks(text, _SAMPLE, self._vocabulary.pattern))
         if not np.array_equal(self._core.encode_ordinary(sample), self._reference(sample)):

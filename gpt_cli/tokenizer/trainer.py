@@ -22,7 +22,7 @@ from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
 from gpt_cli.tokenizer.loader import load_tokenizer
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer, split_chunks
 
-_BLOCK = 1 << 16  # characters; the unit of work of a core
+BLOCK = 1 << 16  # characters; the unit of work of a core
 _COUNT_BLOCK = 1 << 24  # characters counted at once, to bound the memory
 
 
@@ -131,4 +131,4 @@ def _trainer_chunks(texts: Iterable[str], pattern: Pattern) -> Iterator[str]:
     """`texts` in blocks, for the cores."""
     for text in texts:
         encode_text(text)
-        yield from split_chunks(text, _BLOCK, pattern)
+        yield from split_chunks(text, BLOCK, pattern)

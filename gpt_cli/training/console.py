@@ -24,7 +24,7 @@ from gpt_cli.training.evaluate import EvalMetrics
 from gpt_cli.training.state import TrainingState
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
-_SECOND = 1.0
+SECOND = 1.0
 _COUNTED = 1_000_000  # tokens, among which unknown ones are counted
 
 
@@ -93,7 +93,7 @@ class Console:
             self._activity = previous
 
     def _tick(self, stop: threading.Event) -> None:
-        while not stop.wait(_SECOND):
+        while not stop.wait(SECOND):
             if (bar := self.bar) is not None:
                 bar.set_description_str(self._activity, refresh=False)
                 with suppress(ValueError):  # it was closed meanwhile

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-_GROWTH_INTERVAL = 2000  # updates without overflow before the scale doubles
+GROWTH_INTERVAL = 2000  # updates without overflow before the scale doubles
 _INITIAL_SCALE = 2.0**16
 _CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ class GradScaler:
         finite = torch.isfinite(grad_norm)
         # Arithmetic on booleans: `where` would copy its constants to the device.
         good_updates = (self.good_updates + 1) * finite
-        grows = good_updates == _GROWTH_INTERVAL
+        grows = good_updates == GROWTH_INTERVAL
         self.good_updates.copy_(good_updates * ~grows)
         self.scale.mul_(0.5 + 0.5 * finite + grows)
         return 1.0 - finite.float()

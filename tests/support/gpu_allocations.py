@@ -80,7 +80,7 @@ def allocations_of_a_gpu() -> Iterator[Allocations]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "scaled_dot_product_attention", attention)
         patch.setattr(F, "rms_norm", lambda x, _shape, gain, _eps: FusedRMSNorm.apply(x, gain))
-        patch.setattr(chunked_loss, "_CPU_LOGITS", chunked_loss._LOGITS)
+        patch.setattr(chunked_loss, "MAX_CPU_LOGITS", chunked_loss.MAX_LOGITS)
         patch.setattr(GPT, "to", lambda model, *_: model)  # it is where it is; tensors without numbers cannot be moved
         with FakeTensorMode(), Allocations() as allocations:
             yield allocations

@@ -28,7 +28,7 @@ if headroom := os.environ.get("ROOM"):
     print(f"limited to {headroom} bytes more", flush=True)
 
 if max_logits := os.environ.get("PIECE"):
-    chunked_loss._CPU_LOGITS = int(max_logits)
+    chunked_loss.MAX_CPU_LOGITS = int(max_logits)
 
 if cut := os.environ.get("CUT"):
     norms.PIECE = norms.CUT_FROM = int(cut)

@@ -42,7 +42,7 @@ SOURCE = Path(__file__).parents[1] / "decode" / "decode.c"
 _FORMAT = 2  # of the cache
 # The parts of -O3 that make decode.c faster: gcc compiles it in two thirds of the time.
 _OPTIONS_OF_GCC = ("-O2", "-fvect-cost-model=dynamic")
-_PATIENCE = 1.0  # seconds before a note says that the compiler is running
+PATIENCE = 1.0  # seconds before a note says that the compiler is running
 _KEEP = ContextVar("keep", default=True)  # whether compiled libraries are cached
 
 
@@ -94,7 +94,7 @@ def load_kernel(kernel: Kernel = DECODER, *, anew: bool = False, note: Notify = 
     that the compiler is running.
     """
     job = _job(kernel, anew=anew)
-    job.thread.join(_PATIENCE)
+    job.thread.join(PATIENCE)
     if job.thread.is_alive():
         note(f"compiling {kernel.name}.c for this processor, once: some seconds, at most {compilers.SECONDS:.0f}")
         job.thread.join()

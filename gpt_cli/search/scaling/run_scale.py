@@ -34,7 +34,7 @@ from gpt_cli.terminal.table import format_duration
 
 PLAN, ADVISED = "scale.json", "advised.yaml"
 _LIMIT = 1 << 20
-_DRAWS = 200  # of the bootstrap
+DRAWS = 200  # of the bootstrap
 _FEWEST = 8  # runs that a law of five constants is fitted to
 _BUDGET_FACTORS = (1, 10, 100)  # advice is for the budget times each of these
 
@@ -156,7 +156,7 @@ def analyse(
         )
     n, d, loss = (np.array(column, dtype=np.float64) for column in zip(*fitted, strict=True))
     law = fit_law(n, d, loss)
-    draws = bootstrap(n, d, loss, law, _DRAWS, seed=base.seed)
+    draws = bootstrap(n, d, loss, law, DRAWS, seed=base.seed)
     noise = residual_noise(n, d, loss, law)
     points = [
         ScalePoint(
