@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, settings
 pytest.register_assert_rewrite("tests.support", "tests.portable")  # before any of them is imported
 
 from tests.support.caches import cache_with, compile_engines, forget_old
-from tests.support.command import ROOT, Outcome, subprocess_env
-from tests.support.sample import sample  # noqa: F401
+from tests.support.command import ROOT, Outcome, Run, in_process, subprocess_env
 from tests.support.seeds import pytest_fixture_setup, pytest_runtest_call, pytest_runtest_setup  # noqa: F401
 from tests.support.shuffle import pytest_addoption, pytest_collection_modifyitems  # noqa: F401
 from tests.support.waiting import HANG
@@ -82,14 +81,23 @@ def _isolated(_caches: Path, kernels: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def _threads() -> int:
+    import torch
+
+    return torch.get_num_threads()
+
+
 @pytest.fixture(autouse=True)
-def _torch_as_it_starts() -> Iterator[None]:
+def _torch_as_it_starts(_threads: int) -> Iterator[None]:
     """Undo, after a test, the process-wide switches of torch that a run sets."""
+    import torch
+
     yield
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_flush_denormal(False)
-        torch.use_deterministic_algorithms(False)
-        torch.set_float32_matmul_precision("highest")
+    torch.set_num_threads(_threads)
+    torch.set_flush_denormal(False)
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -98,7 +106,7 @@ def _matplotlib_outside_the_home(tmp_path_factory: pytest.TempPathFactory) -> No
 
 
 @pytest.fixture
-def gpt(tmp_path: Path) -> Callable[..., Outcome]:
+def gpt(tmp_path: Path) -> Run:
     """`gpt("train", "--help", stdin="", cwd=tmp_path, NAME="value")` runs it in a process."""
 
     def run(
@@ -123,22 +131,16 @@ def gpt(tmp_path: Path) -> Callable[..., Outcome]:
 
 
 @pytest.fixture
-def gpt_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Outcome]]:
+def gpt_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """`gpt_here("train", "--help")` runs it in this process, in `tmp_path`: seconds less than a process of its own."""
-    from gpt_cli.cli.main import main
-
     monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads() if (torch := sys.modules.get("torch")) else None
+    return in_process(capfd)
 
-    def run(*arguments: str | Path) -> Outcome:
-        capfd.readouterr()
-        return Outcome(main(list(map(str, arguments))), *capfd.readouterr())
 
-    yield run
-    if (torch := sys.modules.get("torch")) and threads:
-        torch.set_num_threads(threads)
+@pytest.fixture
+def sample(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`sample(*arguments)` runs `gpt sample` in this process."""
+    return in_process(capsys, "sample")
 
 
 @pytest.fixture(scope="session")

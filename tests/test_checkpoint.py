@@ -390,7 +390,7 @@ def survived_power_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         if not acknowledged_step:
             return
         with monkeypatch.context() as patch:
-            patch.setattr(disk, "_concerns", lambda path, options: False)
+            patch.setattr(disk, "concerns", lambda path, options: False)
             for survives in (0.0, 0.5, 1.0):
                 image = tmp_path / f"image-{images}"
                 disk.left_over(image, dice, survives)
@@ -422,13 +422,13 @@ def test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved(
 def test_each_flush_is_needed_to_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: str
 ) -> None:
-    meet = PowerCut._meet
+    meet = PowerCut.meet
 
     def meet_but_forget(self: PowerCut, name: str, path: str, argument: Any = None) -> None:
         is_forgotten = name == "fsync" and Path(path).name.startswith(forgotten)
         meet(self, "nothing" if is_forgotten else name, path, argument)
 
-    monkeypatch.setattr(PowerCut, "_meet", meet_but_forget)
+    monkeypatch.setattr(PowerCut, "meet", meet_but_forget)
     with pytest.raises((AssertionError, UserError), match=r"^assert \d >= \d|is damaged|is intact|None"):
         survived_power_cuts(tmp_path, monkeypatch)
 

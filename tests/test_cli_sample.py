@@ -13,8 +13,7 @@ import torch
 
 from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.support.command import subprocess_env
-from tests.support.sample import Sample
+from tests.support.command import Run, subprocess_env
 from tests.support.untrained_run import CONTEXT, make_checkpoint
 from tests.support.waiting import HANG
 
@@ -29,7 +28,7 @@ def byte_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("byte"), ByteTokenizer())
 
 
-def test_the_text_follows_its_prompt_on_stdout_and_everything_else_is_on_stderr(sample: Sample, char_run: Path) -> None:
+def test_the_text_follows_its_prompt_on_stdout_and_everything_else_is_on_stderr(sample: Run, char_run: Path) -> None:
     code, out, err = sample("--run", char_run, "--prompt", "bad", "--seed", 5)
     assert code == 0
     assert out.startswith("bad")
@@ -38,7 +37,7 @@ def test_the_text_follows_its_prompt_on_stdout_and_everything_else_is_on_stderr(
     assert err == f"{char_run}, step 3, seed 5\n"
 
 
-def test_unset_options_come_from_the_config_of_the_run(sample: Sample, char_run: Path) -> None:
+def test_unset_options_come_from_the_config_of_the_run(sample: Run, char_run: Path) -> None:
     by_default = sample("--run", char_run, "--seed", 5)
     assert by_default == sample(
         *("--run", char_run, "--seed", 5),
@@ -46,7 +45,7 @@ def test_unset_options_come_from_the_config_of_the_run(sample: Sample, char_run:
     )
 
 
-def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Sample, char_run: Path) -> None:
+def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Run, char_run: Path) -> None:
     _, first, message = sample("--run", char_run)
     seed = message.split("seed ")[1].strip()
     _, repeated, _ = sample("--run", char_run, "--seed", seed)
@@ -57,7 +56,7 @@ def test_the_seed_that_was_chosen_is_told_and_repeats_the_text(sample: Sample, c
 
 @pytest.mark.parametrize("worth", [0, 2**62])
 def test_torch_takes_several_threads_only_where_a_pass_is_worth_them_and_writes_the_same(
-    sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, worth: int
+    sample: Run, char_run: Path, monkeypatch: pytest.MonkeyPatch, worth: int
 ) -> None:
     monkeypatch.setattr("gpt_cli.cli.open_generator.WORTH_THREADS", worth)
     torch.set_num_threads(2)
@@ -79,7 +78,7 @@ def test_torch_takes_several_threads_only_where_a_pass_is_worth_them_and_writes_
     ids=str,
 )
 def test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several(
-    sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], threads: int
+    sample: Run, char_run: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], threads: int
 ) -> None:
     parameters = sum(array.size for array in open_checkpoint(char_run, print).model_arrays.values())
     monkeypatch.setattr("gpt_cli.cli.open_generator.WORTH_THREADS", 5 * parameters // 2)
@@ -88,18 +87,18 @@ def test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several(
     assert torch.get_num_threads() == threads
 
 
-def test_temperature_0_always_writes_the_same(sample: Sample, char_run: Path) -> None:
+def test_temperature_0_always_writes_the_same(sample: Run, char_run: Path) -> None:
     first = sample("--run", char_run, "--temperature", 0)
     assert first == sample("--run", char_run, "--temperature", 0)
     assert "seed" not in first[2]
 
 
-def test_0_switches_a_filter_of_the_config_off(sample: Sample, char_run: Path) -> None:
+def test_0_switches_a_filter_of_the_config_off(sample: Run, char_run: Path) -> None:
     off = ("--top-k", 0, "--top-p", 1, "--min-p", 0)
     assert sample("--run", char_run, "--seed", 1, *off) == sample("--run", char_run, "--seed", 1)
 
 
-def test_several_samples_are_printed_in_turn_each_under_its_own_line(sample: Sample, char_run: Path) -> None:
+def test_several_samples_are_printed_in_turn_each_under_its_own_line(sample: Run, char_run: Path) -> None:
     code, out, _ = sample("--run", char_run, "-n", 3, "--prompt", "abc", "--seed", 1)
     assert code == 0
     sections = out.split("--- sample ")
@@ -111,7 +110,7 @@ def test_several_samples_are_printed_in_turn_each_under_its_own_line(sample: Sam
     assert alone == texts[0]
 
 
-def test_json_is_one_object_with_the_texts_their_tokens_and_why_they_ended(sample: Sample, char_run: Path) -> None:
+def test_json_is_one_object_with_the_texts_their_tokens_and_why_they_ended(sample: Run, char_run: Path) -> None:
     code, out, err = sample("--run", char_run, "--json", "--prompt", "a", "--seed", 9, "-n", 2, "--stop", "b")
     assert (code, err) == (0, "")
     answer = json.loads(out)
@@ -130,7 +129,7 @@ def test_json_is_one_object_with_the_texts_their_tokens_and_why_they_ended(sampl
 
 
 def test_a_prompt_is_read_from_standard_input_or_a_file_as_it_is(
-    sample: Sample, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample: Run, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--run", char_run, "--seed", 2, "--prompt")
     expected = sample(*options, "ab\ncd\n")
@@ -141,7 +140,7 @@ def test_a_prompt_is_read_from_standard_input_or_a_file_as_it_is(
     assert sample(*options[:-1], "--prompt-file", file) == expected
 
 
-def test_characters_that_the_vocabulary_lacks_are_listed_or_left_out(sample: Sample, char_run: Path) -> None:
+def test_characters_that_the_vocabulary_lacks_are_listed_or_left_out(sample: Run, char_run: Path) -> None:
     code, out, err = sample("--run", char_run, "--prompt", "aXb\x1b€")
     assert (code, out) == (2, "")
     for listed in ("'X' (U+0058", "'\\x1b' (U+001B", "'€' (U+20AC", "--unknown skip"):
@@ -153,7 +152,7 @@ def test_characters_that_the_vocabulary_lacks_are_listed_or_left_out(sample: Sam
 
 
 def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen_and_it_is_said(
-    sample: Sample, char_run: Path
+    sample: Run, char_run: Path
 ) -> None:
     options = ("--run", char_run, "--seed", 4, "--prompt")
     code, out, err = sample(*options, "h" * 1000 + "a" * CONTEXT)
@@ -163,14 +162,14 @@ def test_of_a_prompt_longer_than_the_context_the_last_tokens_are_seen_and_it_is_
 
 
 @pytest.mark.parametrize("prompt", ["", "\0", "مرحبا", "<|endoftext|>", "\u202eevil", "\r\n" * 9, "x" * 100_000])
-def test_odd_prompts_are_continued(sample: Sample, byte_run: Path, prompt: str) -> None:
+def test_odd_prompts_are_continued(sample: Run, byte_run: Path, prompt: str) -> None:
     code, out, _ = sample("--run", byte_run, "--prompt", prompt)
     assert code == 0
     assert out.startswith(prompt)
 
 
 def test_a_terminal_is_shown_what_would_drive_it_unless_raw_is_asked_for(
-    sample: Sample, byte_run: Path, monkeypatch: pytest.MonkeyPatch
+    sample: Run, byte_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--run", byte_run, "--seed", 1, "--prompt", "a\x1b]0;owned\x07\tb\n", "--max-new-tokens", 100)
     _, piped, _ = sample(*options)
@@ -201,7 +200,7 @@ def test_a_terminal_is_shown_what_would_drive_it_unless_raw_is_asked_for(
     ],
 )
 def test_a_wrong_request_is_one_error_with_code_2_and_no_text(
-    sample: Sample, char_run: Path, options: list[str], message: str
+    sample: Run, char_run: Path, options: list[str], message: str
 ) -> None:
     code, out, err = sample("--run", char_run, *options)
     assert (code, out) == (2, "")
@@ -209,7 +208,7 @@ def test_a_wrong_request_is_one_error_with_code_2_and_no_text(
     assert message in err
 
 
-def test_a_prompt_that_is_not_utf_8_is_refused_with_the_place(sample: Sample, char_run: Path, tmp_path: Path) -> None:
+def test_a_prompt_that_is_not_utf_8_is_refused_with_the_place(sample: Run, char_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "latin1.txt"
     file.write_bytes("abé".encode("latin-1"))
     code, out, err = sample("--run", char_run, "--prompt-file", file)
@@ -217,16 +216,14 @@ def test_a_prompt_that_is_not_utf_8_is_refused_with_the_place(sample: Sample, ch
     assert err == f"error: the prompt is not UTF-8 text: byte 0xe9 at offset 2\n  --> {file}\n"
 
 
-def test_without_a_run_there_is_one_clear_answer(
-    sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_run_there_is_one_clear_answer(sample: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = sample("--prompt", "a")
     assert (code, out) == (2, "")
     assert err.startswith("error: no run found")
 
 
-def test_without_run_the_newest_run_is_taken(sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_run_the_newest_run_is_taken(sample: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(["newest", "older"]):
         checkpoint = make_checkpoint(tmp_path / "runs" / name, ByteTokenizer())

@@ -23,9 +23,9 @@ from gpt_cli.config import Config, dump_config
 from gpt_cli.cpu.common import kernel
 from gpt_cli.errors import RequestError
 from tests.support.command import subprocess_env
+from tests.support.tiny_run import TEXT
 from tests.support.waiting import HANG, wait_until
 
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 CONFIG = """\
 run_dir: runs/tiny
 data: {source: text.txt}

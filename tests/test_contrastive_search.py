@@ -24,7 +24,7 @@ from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.contrastive_search import contrastive_search
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.support.sample import Sample
+from tests.support.command import Run
 from tests.support.tiny_gpt import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, reference_logits
 from tests.support.untrained_run import make_checkpoint
 
@@ -191,7 +191,7 @@ def searching_run(tmp_path: Path, searches: dict[str, Any]) -> Path:
     return save(tmp_path / "searching", 3, weights, {}, {}, config, tokenizer)
 
 
-def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path: Path) -> None:
+def test_the_command_line_writes_it_and_0_takes_it_back(sample: Run, tmp_path: Path) -> None:
     char_run = make_checkpoint(tmp_path / "char", CharTokenizer("\nabcdefgh"))
     options = ("--run", char_run, "--prompt", "ab", "--max-new-tokens", 40)
     code, written, err = sample(*options, "--penalty-alpha", 0.6, "--top-k", 4)
@@ -230,7 +230,7 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Sample, tmp_path
     ],
 )
 def test_a_search_of_the_config_refuses_options_of_drawing_and_the_hint_leads_out(
-    sample: Sample, tmp_path: Path, searches: dict[str, Any], flags: tuple[object, ...], message: str
+    sample: Run, tmp_path: Path, searches: dict[str, Any], flags: tuple[object, ...], message: str
 ) -> None:
     run = searching_run(tmp_path, searches)
     code, out, err = sample("--run", run, *flags)

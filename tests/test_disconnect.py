@@ -14,11 +14,10 @@ import pytest
 
 from tests.support.command import Outcome, subprocess_env
 from tests.support.gated_training import GATED
+from tests.support.tiny_run import TEXT
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = pytest.mark.robust
-
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 
 
 @pytest.fixture

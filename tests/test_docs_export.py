@@ -3,15 +3,12 @@
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
-from gpt_cli.cli.main import main
-from tests.support.command import ROOT, run_python
+from tests.support.command import ROOT, Run, in_process, run_python
 
 pytestmark = pytest.mark.docs
 
@@ -33,38 +30,30 @@ def commands(block: str) -> list[tuple[str, str]]:
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-Run = Callable[[Sequence[str]], tuple[int, str]]
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """`gpt` in this process, in a folder with the configs, a book and the runs: its exit code, and all it printed."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`gpt` in this process, in a folder with the configs, a book and the runs."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "configs", "configs")
     Path("book.txt").write_text(BOOK)
-    threads = torch.get_num_threads()
 
-    def run(arguments: Sequence[str]) -> tuple[int, str]:
-        code = main(arguments)
-        out, err = capsys.readouterr()
-        return code, out + err
-
+    gpt = in_process(capsys)
     for name, overrides in RUNS.items():
-        code, printed = run(["train", "--config", "configs/quickstart.yaml", f"run_dir={name}", *FEW, *overrides])
-        assert code == 0, printed
-    yield run
-    torch.set_num_threads(threads)
+        outcome = gpt("train", "--config", "configs/quickstart.yaml", f"run_dir={name}", *FEW, *overrides)
+        assert outcome.rc == 0, outcome.stderr
+    return gpt
 
 
 def test_every_command_does_what_the_page_says_and_the_python_writes_the_same_text(run: Run) -> None:
     for language, text in BLOCKS:
         if language == "python" and find_spec("transformers"):
             written = run_python(text, Path(), TRANSFORMERS_VERBOSITY="error")
-            code, ours = run(["sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY])
+            code, ours, _ = run("sample", "--run", "runs/quickstart", "--prompt", "The ", *GREEDY)
             assert code == 0
             assert written.splitlines() == ours.splitlines()[: len(written.splitlines())]
         for command, expected in commands(text) if language == "console" else ():
-            code, printed = run(shlex.split(command)[1:])
+            code, out, err = run(*shlex.split(command)[1:])
+            printed = out + err
             assert code == (2 if expected.startswith("error: ") else 0), f"{command}\n{printed}"
             if expected:
                 assert blurred(printed) == blurred(expected), command

@@ -3,12 +3,11 @@
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer
 
 from gpt_cli.cli.main import main
@@ -63,19 +62,17 @@ def shortened(command: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what a clone has, two books, and the run that every page begins with."""
     directory = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "configs", directory / "configs")
     shutil.copytree(ROOT / "examples", directory / "examples")
     for name in ("book.txt", "more.txt"):
         (directory / name).write_text(BOOK)
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         assert main(shortened("gpt train --config configs/quickstart.yaml")) == 0
-    yield directory
-    torch.set_num_threads(threads)
+    return directory
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def the(kind: str) -> str:
 
 
 @pytest.fixture
-def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an untrained run of the name on the page, and the questions."""
     monkeypatch.chdir(tmp_path)
     tokenizer = CharTokenizer("\n" + "".join(map(chr, range(32, 127))))
@@ -48,9 +47,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (run / "run.json").write_text("{}")
     (run / "config.yaml").write_text("")
     (tmp_path / "questions.jsonl").write_text(the("json"))
-    threads = torch.get_num_threads()
-    yield tmp_path
-    torch.set_num_threads(threads)
+    return tmp_path
 
 
 def test_every_command_does_what_stands_there(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

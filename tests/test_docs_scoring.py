@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
-def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an untrained run of the name on the page, and its files."""
     monkeypatch.chdir(tmp_path)
     tokenizer = CharTokenizer("\n" + "".join(map(chr, range(32, 127))))
@@ -37,9 +36,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (content,) = (text for language, text in BLOCKS if language == kind)
         (tmp_path / name).write_text(content)
     (tmp_path / "docs.txt").write_text("A sentence of the text.\n" * 40)
-    threads = torch.get_num_threads()
-    yield tmp_path
-    torch.set_num_threads(threads)
+    return tmp_path
 
 
 def shape(text: str) -> list[str]:

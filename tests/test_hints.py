@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.cli.usage import COMMANDS
@@ -37,7 +36,6 @@ BOOK = "the king and the queen went to the town, and thé mouse lived in a shoe 
 def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with texts, a config and two runs, one of which is the newest."""
     work_dir = tmp_path_factory.mktemp("hints")
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work_dir)
         patch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -67,7 +65,6 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for exported in ("my model", "my model.gguf"):
             assert main(["export", "runs/book", exported]) == 0
         yield work_dir
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,9 @@ import pytest
 
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from tests.support.command import ROOT, Outcome, subprocess_env
-from tests.support.fault_injection import CONFIG, DEFAULTS, TEXT, remains
+from tests.support.fault_injection import CONFIG, DEFAULTS, remains
 from tests.support.gated_training import GATED
+from tests.support.tiny_run import TEXT
 from tests.support.waiting import HANG, wait_until
 
 pytestmark = [

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.cli.main import main
 from gpt_cli.config import Config, DataConfig, ModelConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.evaluation import novelty
@@ -21,6 +20,7 @@ from gpt_cli.evaluation.training_text import decode_all
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
+from tests.support.command import Outcome, in_process
 
 
 def plain_matches(sample: str, training: str) -> list[int]:
@@ -119,9 +119,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return save(tmp_path / "run", 1, weights, {}, {"text_sha256": corpus.fingerprint}, config, corpus.tokenizer)
 
 
-def call(capsys: pytest.CaptureFixture[str], run: Path, *arguments: str) -> tuple[int, str, str]:
-    code = main(["sample", "--run", str(run), "--seed", "1", "--max-new-tokens", "24", "--novelty", *arguments])
-    return code, *capsys.readouterr()
+def call(capsys: pytest.CaptureFixture[str], run: Path, *arguments: str) -> Outcome:
+    gpt = in_process(capsys, "sample", "--seed", "1", "--max-new-tokens", "24", "--novelty")
+    return gpt("--run", run, *arguments)
 
 
 def test_json_has_what_each_sample_copies_and_a_recitation_is_told(

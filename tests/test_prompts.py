@@ -17,7 +17,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import load
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
-from tests.support.sample import Sample
+from tests.support.command import Run
 from tests.support.untrained_run import make_checkpoint
 
 
@@ -45,7 +45,7 @@ def lines_of(out: str) -> list[dict[str, object]]:
 
 
 def test_a_line_of_a_file_is_a_prompt_and_each_gets_the_text_it_gets_alone(
-    sample: Sample, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sample: Run, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "prompts.txt"
     file.write_bytes(b"abc\r\n\nbadhead\n")
@@ -62,7 +62,7 @@ def test_a_line_of_a_file_is_a_prompt_and_each_gets_the_text_it_gets_alone(
     assert out.count("--- prompt 2 of 3, sample 2 of 2\n") == 1
 
 
-def test_json_lines_in_and_out(sample: Sample, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_lines_in_and_out(sample: Run, char_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "ab", "id": 7, "other": [1]}\n\n{"prompt": "c\\n"}\n')
     options = ("--run", char_run, "--seed", 3, "--max-new-tokens", 5, "--stop", "h", "--jsonl", "-n", 2)
@@ -92,13 +92,13 @@ def test_json_lines_in_and_out(sample: Sample, char_run: Path, tmp_path: Path, m
     assert [line["tokens"] for line in alone] == [line["tokens"] for line in written[:2]]
 
 
-def test_the_words_of_a_template_stand_around_every_prompt(sample: Sample, char_run: Path, tmp_path: Path) -> None:
+def test_the_words_of_a_template_stand_around_every_prompt(sample: Run, char_run: Path, tmp_path: Path) -> None:
     options = ("--run", char_run, "--seed", 1)
     wrapped = sample(*options, "--prefix", "head\n", "--prompt", "bad", "--suffix", "ab")
     assert wrapped == sample(*options, "--prompt", "head\nbadab")
 
 
-def test_how_a_run_writes_can_be_edited_in_its_config_and_flags_come_first(sample: Sample, run_directory: Path) -> None:
+def test_how_a_run_writes_can_be_edited_in_its_config_and_flags_come_first(sample: Run, run_directory: Path) -> None:
     config = run_directory / "config.yaml"
     changed = (
         "\nsample:\n  prompt: bad\n  max_new_tokens: 6\n  temperature: 0.0\n  forbid: abc\n  stop: [h]\n"
@@ -123,7 +123,7 @@ def test_how_a_run_writes_can_be_edited_in_its_config_and_flags_come_first(sampl
     assert f"--> {config}:" in err
 
 
-def test_choices_and_patterns_are_kept_to(sample: Sample, char_run: Path) -> None:
+def test_choices_and_patterns_are_kept_to(sample: Run, char_run: Path) -> None:
     options = ("--run", char_run, "--jsonl", "-n", 20, "--prompt", "a")
     texts = {str(line["text"]) for line in lines_of(sample(*options, "--choices", "bad,a,ab,head")[1])}
     assert len(texts) > 1
@@ -133,7 +133,7 @@ def test_choices_and_patterns_are_kept_to(sample: Sample, char_run: Path) -> Non
         assert line["finish_reason"] in ("match", "length")
 
 
-def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Sample, char_run: Path) -> None:
+def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Run, char_run: Path) -> None:
     options = ("--run", char_run, "--prompt", "ab", "--seed", 1, "--max-new-tokens", 60)
     plain = sample(*options)[1]
     for flags in (
@@ -170,7 +170,7 @@ def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Sample, cha
     ],
 )
 def test_a_file_of_prompts_that_cannot_be_used_is_one_error_with_its_line(
-    sample: Sample, char_run: Path, tmp_path: Path, content: bytes, flags: list[str], message: str
+    sample: Run, char_run: Path, tmp_path: Path, content: bytes, flags: list[str], message: str
 ) -> None:
     file = tmp_path / "prompts.txt"
     file.write_bytes(content)
@@ -205,7 +205,7 @@ def test_a_file_of_prompts_that_cannot_be_used_is_one_error_with_its_line(
     ],
 )
 def test_a_wrong_request_is_one_error_with_code_2_and_no_text(
-    sample: Sample, char_run: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], message: str
+    sample: Run, char_run: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], message: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
     code, out, err = sample("--run", char_run, *flags)
@@ -257,7 +257,7 @@ def fuzzed(seed: int) -> str:
 @pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_fuzzed_prompts_get_text_or_one_clear_error(
     count: int,
-    sample: Sample,
+    sample: Run,
     byte_run: Path,
     char_run: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -292,7 +292,7 @@ def test_fuzzed_prompts_get_text_or_one_clear_error(
     assert min(answers.values()) > count // 10
 
 
-def test_a_megabyte_is_continued_by_every_kind_of_sampling(sample: Sample, byte_run: Path, tmp_path: Path) -> None:
+def test_a_megabyte_is_continued_by_every_kind_of_sampling(sample: Run, byte_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "long.txt"
     file.write_text("aé\n" * 262_144)
     for flags in ((), ("--repetition-penalty", 1.2, "--no-repeat-ngram", 3), ("--beams", 2), ("--regex", r"\w+")):

@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, TokenizerConfig
 from gpt_cli.evaluation.classifier import Classifier, common_prefix
 from gpt_cli.evaluation.logprob_scorer import LogprobScorer, NativeScorer
@@ -33,13 +31,12 @@ from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tok
 from gpt_cli.training.evaluate import EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.torch_engine import TorchEngine
-from tests.support.command import subprocess_env
+from tests.support.command import Run, in_process, subprocess_env
 from tests.support.html_page import require_harmless
 
 CONTEXT = 16
 BPE = train_tokenizer(["the cat sat \n\non the mat, é€ the end\n" * 20], TokenizerConfig(kind="bpe", vocab_size=276))
 UNKNOWN = CharTokenizer("\nabc", has_unknown=True)
-Score = Callable[..., tuple[int, str, str]]
 
 
 def make_model(vocab_size: int) -> GPT:
@@ -190,14 +187,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def score(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Score:
+def score(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: object) -> tuple[int, str, str]:
-        code = main(["score", *map(str, arguments), "--run", str(run)])
-        return code, *capsys.readouterr()
-
-    return call
+    return in_process(capsys, "score", "--run", str(run))
 
 
 TEXT = "The first line.\n\tA tab, and \x1b[31mred\x1b[0m, <b>bold</b> & 漢字漢字.\n\n" + "long " * 60 + "\nlast"
@@ -210,7 +203,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_columns_fit_a_terminal_of_80_and_hold_nothing_that_drives_it(score: Score, file: Path) -> None:
+def test_columns_fit_a_terminal_of_80_and_hold_nothing_that_drives_it(score: Run, file: Path) -> None:
     code, out, err = score(file)
     rows = out.splitlines()
     assert (code, len(rows)) == (0, 6)
@@ -222,7 +215,7 @@ def test_columns_fit_a_terminal_of_80_and_hold_nothing_that_drives_it(score: Sco
     assert f"{len(TEXT.encode()) - 1:,} tokens, loss" in err
 
 
-def test_json_lines_hold_the_text_and_add_up_to_the_sums(score: Score, file: Path) -> None:
+def test_json_lines_hold_the_text_and_add_up_to_the_sums(score: Run, file: Path) -> None:
     _, out, _ = score(file, "--jsonl")
     lines = [json.loads(line) for line in out.splitlines()]
     sums = json.loads(score(file, "--json")[1])
@@ -242,7 +235,7 @@ def test_json_lines_hold_the_text_and_add_up_to_the_sums(score: Score, file: Pat
     assert worst == sorted(lines, key=lambda line: -line["bits_per_byte"])[:2]
 
 
-def test_engines_agree_and_a_token_has_its_row(score: Score, file: Path) -> None:
+def test_engines_agree_and_a_token_has_its_row(score: Run, file: Path) -> None:
     native, torch_ = (json.loads(score(file, "--json", "--engine", name)[1]) for name in ("native", "torch"))
     assert (native.pop("engine") in ("native", "numpy"), torch_.pop("engine")) == (True, "torch")
     assert native["bits"] == pytest.approx(torch_["bits"], rel=1e-5)
@@ -251,7 +244,7 @@ def test_engines_agree_and_a_token_has_its_row(score: Score, file: Path) -> None
     assert len(out.splitlines()) > 1
 
 
-def test_a_terminal_is_shown_colours_of_ours_alone(score: Score, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_shown_colours_of_ours_alone(score: Run, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -265,7 +258,7 @@ def test_a_terminal_is_shown_colours_of_ours_alone(score: Score, file: Path, mon
     assert "\x1b" not in score(file)[1]
 
 
-def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Score, file: Path, tmp_path: Path) -> None:
+def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Run, file: Path, tmp_path: Path) -> None:
     code, out, err = score(file, "--html", tmp_path / "page.html")
     assert (code, out) == (0, "")
     assert "wrote" in err
@@ -280,16 +273,14 @@ def test_the_page_is_one_harmless_file_with_the_text_in_it(score: Score, file: P
     assert html.count("color-scheme: dark") >= 2  # light and dark
 
 
-def test_the_heading_says_whether_the_lines_are_the_text_or_the_most_surprising_ones(score: Score, tmp_path) -> None:
+def test_the_heading_says_whether_the_lines_are_the_text_or_the_most_surprising_ones(score: Run, tmp_path) -> None:
     (tmp_path / "short.txt").write_text("once upon\na time\n")
     for flags, heading in (([], "The text"), (["--worst", "2"], "Most surprising lines")):
         assert score(tmp_path / "short.txt", "--html", tmp_path / "p.html", *flags)[0] == 0
         assert re.findall("<h2>([^<]*)", (tmp_path / "p.html").read_text()) == [heading]
 
 
-def test_a_long_text_is_data_that_becomes_markup_where_one_looks(
-    score: Score, file: Path, tmp_path, monkeypatch
-) -> None:
+def test_a_long_text_is_data_that_becomes_markup_where_one_looks(score: Run, file: Path, tmp_path, monkeypatch) -> None:
     hostile = "</script><b>bold</b> & \x1b[31mred"
     (tmp_path / "long.txt").write_text(f"{hostile}\n" + "once upon a time\n" * 40)
     monkeypatch.setattr(score_page, "MAX_INLINE_TOKENS", 30)
@@ -315,7 +306,7 @@ def write_csv(path: Path, rows: list[list[str]]) -> Path:
     return path
 
 
-def test_labels_are_chosen_counted_and_laid_out(score: Score, tmp_path: Path) -> None:
+def test_labels_are_chosen_counted_and_laid_out(score: Run, tmp_path: Path) -> None:
     texts = ["a, b", 'quo"te', "two\nlines", "d", "e"]
     options = ("--labels", "yes,no,maybe", "--prefix", "Q:", "--suffix", " A:", "--after", "\n")
     unlabelled = tmp_path / "texts.jsonl"
@@ -365,7 +356,7 @@ def test_labels_are_chosen_counted_and_laid_out(score: Score, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_done_is_one_error(
-    score: Score, file: Path, tmp_path: Path, arguments: list[str], message: str
+    score: Run, file: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "t.csv").write_text("text,label\nx,c\n")
@@ -388,18 +379,15 @@ def test_a_vocabulary_without_a_character_says_so_or_leaves_it_out(
         (tmp_path / folder / "run.json").write_text("{}")
         (tmp_path / folder / "config.yaml").write_text("")
 
-    def call(folder: str, *options: str) -> tuple[int, str, str]:
-        code = main(["score", str(tmp_path / "text.txt"), "--run", str(tmp_path / folder), "--jsonl", *options])
-        return code, *capsys.readouterr()
-
-    code, out, err = call("known")
+    gpt = in_process(capsys, "score", str(tmp_path / "text.txt"), "--jsonl", "--run")
+    code, out, err = gpt(tmp_path / "known")
     assert (code, out) == (2, "")
     assert "'X' (U+0058, first at character 3)" in err
     assert f"--> {tmp_path / 'text.txt'}" in err
-    code, out, err = call("known", "--unknown", "skip")
+    code, out, err = gpt(tmp_path / "known", "--unknown", "skip")
     assert (code, json.loads(out)["text"]) == (0, "abcab\n")
     assert "left out of the text" in err
-    code, out, err = call("unknown")
+    code, out, err = gpt(tmp_path / "unknown")
     line = json.loads(out)
     assert (code, line["text"], line["pieces"][2]) == (0, "abXcab\n", "X")
     assert line["bytes"] == 5  # as gpt eval counts: neither the first token nor <unk>

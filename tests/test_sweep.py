@@ -26,6 +26,7 @@ from gpt_cli.search.sweep.executor import Progress, RunLimits, RunTask, execute
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunEnd
 from tests.support.sweep_kills import kill_again_and_again, logged, start, wait_until_logged
+from tests.support.tiny_run import TEXT
 
 pytestmark = pytest.mark.system
 
@@ -40,7 +41,6 @@ sample: {every: null}
 log: {every: 1}
 runtime: {device: cpu, precision: fp32, engine: torch, threads: 1}
 """
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 Command = Callable[..., Any]
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file, save_file
 
 from gpt_cli.cli.main import main
@@ -55,7 +54,6 @@ LONGEST = 20  # commands of a test, so that the tests can be shared out
 def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with texts of many kinds, two runs, of which runs/book is the newest, and a damaged one."""
     work_dir = tmp_path_factory.mktemp("trial")
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work_dir)
         patch.setenv("GPT_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -115,7 +113,6 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         next(iter(tensors.values())).reshape(-1)[0] = np.nan
         save_file(tensors, "nan/model.safetensors", {"format": "pt"})
         yield work_dir
-    torch.set_num_threads(threads)
 
 
 def parts() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:

@@ -5,9 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import typer
@@ -17,8 +16,7 @@ from gpt_cli.cli.main import main
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a command ended."""
 
     rc: int
@@ -68,11 +66,12 @@ def as_json(answer: Outcome) -> dict[str, Any]:
 Run = Callable[..., Outcome]
 
 
-def in_process(capsys: pytest.CaptureFixture[str], *verb: str) -> Run:
+def in_process(capture: pytest.CaptureFixture[str], *verb: str) -> Run:
     """What runs `gpt VERB`, with more arguments."""
 
-    def gpt(*arguments: str) -> Outcome:
-        code = main([*verb, *arguments])
-        return Outcome(code, *capsys.readouterr())
+    def gpt(*arguments: object) -> Outcome:
+        capture.readouterr()
+        code = main([*verb, *map(str, arguments)])
+        return Outcome(code, *capture.readouterr())
 
     return gpt

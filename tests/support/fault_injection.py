@@ -9,8 +9,8 @@ from typing import Any
 
 from gpt_cli.run.log import read_metrics
 from tests.support.command import subprocess_env
+from tests.support.tiny_run import TEXT
 
-TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom.\n" * 40
 CONFIG = """
 data: {{source: text.txt}}
 tokenizer: {tokenizer}

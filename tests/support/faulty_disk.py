@@ -67,7 +67,7 @@ class FaultyDisk:
                 return
             number += 1
 
-    def _meet(self, name: str, path: str, argument: Any = None) -> None:
+    def meet(self, name: str, path: str, argument: Any = None) -> None:
         """Operation `name` on `path` is about to happen; `argument` is what is written, or the new name."""
         number = len(self.log)
         self.log.append((name, path))
@@ -76,13 +76,13 @@ class FaultyDisk:
         if number == self.fail_at or (self.lasting and number > self.fail_at and name in ("write", "mkdir", "fsync")):
             raise OSError(self.error, os.strerror(self.error), path)
 
-    def _concerns(self, path: Any, options: dict[str, Any]) -> bool:
+    def concerns(self, path: Any, options: dict[str, Any]) -> bool:
         return options.get("dir_fd") is None and not isinstance(path, int) and os.fspath(path).startswith(self.root)
 
     def _opened(self, path: Any, flags: int, *args: Any, **options: Any) -> int:
-        if not self._concerns(path, options):
+        if not self.concerns(path, options):
             return self._open(path, flags, *args, **options)
-        self._meet("create" if flags & os.O_CREAT else "open", os.fspath(path))
+        self.meet("create" if flags & os.O_CREAT else "open", os.fspath(path))
         descriptor = self._open(path, flags, *args, **options)
         self._paths[descriptor] = os.fspath(path)
         return descriptor
@@ -93,8 +93,8 @@ class FaultyDisk:
 
     def _by_path(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(path: Any = ".", *args: Any, **options: Any) -> Any:
-            if self._concerns(path, options):
-                self._meet(name, os.fspath(path), args[0] if args else None)
+            if self.concerns(path, options):
+                self.meet(name, os.fspath(path), args[0] if args else None)
             return call(path, *args, **options)
 
         return wrapper
@@ -102,7 +102,7 @@ class FaultyDisk:
     def _by_descriptor(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(descriptor: int, *args: Any) -> Any:
             if descriptor in self._paths:
-                self._meet(name, self._paths[descriptor], args[0] if args else None)
+                self.meet(name, self._paths[descriptor], args[0] if args else None)
                 if self.short and name == "write":
                     return call(descriptor, args[0][:1])
             return call(descriptor, *args)
@@ -143,9 +143,9 @@ class PowerCut(FaultyDisk):
         """Write what a power cut now would leave to `target`; each unflushed thing survives with this probability."""
         write_image(self.disk, target, lambda: dice.random() < survives, dice)
 
-    def _meet(self, name: str, path: str, argument: Any = None) -> None:
+    def meet(self, name: str, path: str, argument: Any = None) -> None:
         self.before_each()
-        super()._meet(name, path, argument)
+        super().meet(name, path, argument)
         if name in ("create", "mkdir"):
             self._parent(path).change({Path(path).name: Node(is_file=name == "create")})
         elif name == "write":
