@@ -1,4 +1,4 @@
-"""docs/howto/classify.md: its Python and its fine-tuning run after its commands (which test_docs_people.py runs)."""
+"""docs/howto/classify.md: its Python and its fine-tuning run after its commands (which test_docs_guides.py runs)."""
 
 import re
 import shlex
