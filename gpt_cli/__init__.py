@@ -79,7 +79,7 @@ def load(
     path = find_run(None if run is None else Path(run))
     saved = open_checkpoint(path, warn)
     defaults = saved.config.sample
-    writer = TextGenerator(
+    generator = TextGenerator(
         saved.config.model,
         saved.tokenizer,
         saved.model_arrays,
@@ -90,9 +90,9 @@ def load(
         draft=None if draft is None else open_draft(draft, saved.tokenizer, warn),
         note=warn,
     )
-    writer.warm_up()
+    generator.warm_up()
     sampling = SamplingParams.from_config(defaults, saved.config.seed)
-    return Sampler(writer, saved.tokenizer, sampling, defaults.prefix, defaults.suffix)
+    return Sampler(generator, saved.tokenizer, sampling, defaults.prefix, defaults.suffix)
 
 
 def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto") -> "TextClassifier":

@@ -116,8 +116,8 @@ def test_a_model_with_a_new_option_is_decoded_by_torch() -> None:
     with pytest.raises(WeightMismatch, match=r"model\.value_residual: true"):
         read_weights(EXTENDED, BYTES.vocab_size, arrays_of(model))
     assert open_decoder(EXTENDED, BYTES.vocab_size, arrays_of(model)) is None
-    writer = TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, device="cpu")
-    engine, texts = writer.generate([[1, 2]], SamplingParams(max_new_tokens=3))
+    generator = TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, device="cpu")
+    engine, texts = generator.generate([[1, 2]], SamplingParams(max_new_tokens=3))
     assert engine == "torch"
     assert [len(text.tokens) for batch in texts for text in batch if text.text() is not None] == [3]
     for choice in ({"engine": "native"}, {"weights": "int8"}):

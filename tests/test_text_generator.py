@@ -75,14 +75,14 @@ def test_weights_in_bf16_go_to_a_gpu_with_torch(checkpoint: Path, engine: Any) -
     def build() -> GPT:  # here the GPU is a CPU
         return build_model(saved, torch.device("cpu")).model
 
-    writer = TextGenerator(
+    generator = TextGenerator(
         saved.config.model, saved.tokenizer, saved.model_arrays, build, device="cuda", engine=engine, weights="bf16"
     )
     with torch.inference_mode():
         tokens = torch.arange(20)[None]
-        assert relative_error([writer.model(tokens)], [build()(tokens)]) < 0.05
-    assert {p.dtype for p in writer.model.parameters()} == {torch.bfloat16}
-    name, texts = writer.generate([[1], [2, 3]], SamplingParams(max_new_tokens=30))
+        assert relative_error([generator.model(tokens)], [build()(tokens)]) < 0.05
+    assert {p.dtype for p in generator.model.parameters()} == {torch.bfloat16}
+    name, texts = generator.generate([[1], [2, 3]], SamplingParams(max_new_tokens=30))
     assert name == "torch"
     assert [len(text.text().encode()) > 0 and len(text.tokens) for (text,) in texts] == [30, 30]
 

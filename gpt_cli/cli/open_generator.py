@@ -42,8 +42,8 @@ def generate_texts(
     rows = at_once or min(n * len(prompts), max(n, batch_size))
     if rows > 1:  # a long prompt of several texts is most of the work
         rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
-    writer = open_generator(saved, device, engine, weights, draft, rows=rows)
-    return writer.generate(prompts, sampling, n, batch_size)
+    generator = open_generator(saved, device, engine, weights, draft, rows=rows)
+    return generator.generate(prompts, sampling, n, batch_size)
 
 
 def open_generator(
@@ -83,12 +83,12 @@ def open_generator(
 
 def open_scorer(saved: "Checkpoint", device: Device, engine: EngineOption, weights: DtypeOption) -> "LogprobScorer":
     """The model, ready to say how likely a text is, by the engine that would write. Raises as `generate_texts` does."""
-    writer = open_generator(saved, device, engine, weights, rows=None)
-    if writer.uses_native_decoder() and writer.decoder is not None:
+    generator = open_generator(saved, device, engine, weights, rows=None)
+    if generator.uses_native_decoder() and generator.decoder is not None:
         from gpt_cli.evaluation.logprob_scorer import NativeScorer
 
-        return NativeScorer(writer.decoder)
+        return NativeScorer(generator.decoder)
 
     from gpt_cli.evaluation.torch_scorer import TorchScorer
 
-    return TorchScorer(writer.model)
+    return TorchScorer(generator.model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options.sampling_options import refuse_draws_of_search, set_options, unused_by_search
+from gpt_cli.cli.options.sampling_options import given_options, refuse_draws_of_search, unused_by_search
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
@@ -56,14 +56,14 @@ class Repl:
 
     def __init__(
         self,
-        writer: "TextGenerator",
+        generator: "TextGenerator",
         conversation: "Conversation",
         sampling: "SamplingParams",
         *,
         skip_unknown: bool,
         raw: bool,
     ) -> None:
-        self._writer, self._conversation, self._sampling = writer, conversation, sampling
+        self._generator, self._conversation, self._sampling = generator, conversation, sampling
         self._skip_unknown, self._raw = skip_unknown, raw
         self._typed = sys.stdin.isatty()
         self._saved: set[Path] = set()  # files of ours, which may be written again
@@ -132,7 +132,7 @@ class Repl:
         parts: list[str] = []
         with interrupts() as interrupted:
             try:
-                _, texts = self._writer.generate([window.tokens], self._sampling)
+                _, texts = self._generator.generate([window.tokens], self._sampling)
                 (text,) = next(texts)
                 for piece in text:
                     parts.append(piece)
@@ -155,7 +155,7 @@ class Repl:
         """The context to continue."""
         if not message:
             return self._conversation.continue_()
-        (message,) = without_unknown(self._writer.tokenizer, [message], skip=self._skip_unknown, form="({})")
+        (message,) = without_unknown(self._generator.tokenizer, [message], skip=self._skip_unknown, form="({})")
         return self._conversation.say(message)
 
     def _set(self, name: str, value: str) -> None:
@@ -166,14 +166,14 @@ class Repl:
             except ValueError:
                 article = "a whole number" if kind is int else "a number"
                 raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
-            options = set_options(**{key: number})
+            options = given_options(**{key: number})
             changed = self._sampling.replace(options)
             refuse_draws_of_search(options, changed, "/")
-            self._writer.require(changed)
+            self._generator.require(changed)
             self._sampling = changed
         now = getattr(self._sampling, key)
         idle = key in unused_by_search(self._sampling)
-        note(f"({key} is {'off' if now is None else now}{'; no token is drawn, so it has no say' if idle else ''})")
+        note(f"({key} is {'off' if now is None else now}{'; no token is drawn, so it has no effect' if idle else ''})")
 
     def _set_stop(self, value: str) -> None:
         stop = value.replace("\\n", "\n")

@@ -71,7 +71,7 @@ RegexOption = Annotated[
 ]
 
 
-def set_options(**options: Any) -> "SamplingOptions":
+def given_options(**options: Any) -> "SamplingOptions":
     """The options that were given (not None). What switches a filter off, 0 or no characters, becomes None."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "penalty_alpha", "forbid", "allow"):
@@ -91,13 +91,13 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
         settings["logit_bias"] = [parse_bias(text) for text in settings["logit_bias"]]
     if settings.get("choices") is not None:
         settings["choices"] = settings["choices"].split(",")
-    return set_options(**settings)
+    return given_options(**settings)
 
 
 def sampling_params(defaults: "SampleConfig", seed: int | None, options: "SamplingOptions") -> "SamplingParams":
     """The `defaults` of a run, changed by `options`; without a `seed` a random one.
 
-    Raises RequestError for options that have no say in what comes of it.
+    Raises RequestError for options that have no effect.
     """
     from gpt_cli.sampling import SamplingParams, random_seed
 
@@ -117,7 +117,7 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
         raise RequestError(f"{prefix}length-penalty is for beam search", hint=f"{prefix}beams 4, or leave it out")
     drawn = [prefix + name.replace("_", "-") for name in _DRAWS if options.get(name)]
     if sampling.beams is not None and drawn:
-        reason = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no say"
+        reason = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no effect"
         draw = "" if options.get("beams") else f", or draw: {prefix}beams 0"
         raise RequestError(reason, hint=f"leave {drawn[0]} out{draw}")
     drawn = [option for option in drawn if option != f"{prefix}top-k"]
@@ -139,7 +139,7 @@ def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n
 
 
 def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:
-    """The settings of drawing that have no say, since `sampling` searches."""
+    """The settings of drawing that have no effect, since `sampling` searches."""
     if not sampling.searches:
         return ()
     return [name for name in (*_DRAWS, "seed") if name != "top_k" or sampling.penalty_alpha is None]

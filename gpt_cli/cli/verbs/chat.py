@@ -63,11 +63,11 @@ def chat(
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
     note_unknown_stops(saved.tokenizer, sampling.stop)
-    writer = open_generator(saved, device, engine, weights, draft, rows=1)
-    writer.require(sampling)
-    writer.warm_up()
+    generator = open_generator(saved, device, engine, weights, draft, rows=1)
+    generator.require(sampling)
+    generator.warm_up()
     turns = TurnTemplate.of(saved.config.data)
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between, turns)
     drawn = "" if sampling.searches else f", seed {sampling.seed}"
     note(f"{path}, step {saved.step:,}{drawn}\n/help lists the commands, Ctrl-D ends the chat")
-    return Repl(writer, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()
+    return Repl(generator, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()

@@ -122,9 +122,9 @@ def sample(
         sampling = sampling.replace({"choices": known})
     copies = NoveltyReport(loaded) if novelty else None
     tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
-    writer, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
+    engine_name, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
     if as_json:
-        head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": writer}
+        head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": engine_name}
         print_json(head | {"samples": _as_objects(next(texts), copies)})
         return
     random = not (sampling.greedy or sampling.searches)
