@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.output import note, print_json
-from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.cli.unknown_characters import UnknownChoice, without_unknown
 from gpt_cli.terminal.escape import display_width, escape_control_chars
 from gpt_cli.terminal.plural import plural
 
@@ -21,7 +21,7 @@ _LENGTHS = {"none": "as it is", "tokens": "over its tokens", "bytes": "over its 
 def print_labels(
     classifier: "Classifier",
     examples: "Sequence[Example]",
-    unknown: str,
+    unknown: UnknownChoice,
     worst: int | None,
     *,
     jsonl: bool,
@@ -57,7 +57,7 @@ def print_labels(
     note(f"{texts_read}; the score of a label is its log-probability, {_LENGTHS[classifier.normalise]}")
 
 
-def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: str) -> list[str]:
+def _known(classifier: "Classifier", examples: "Sequence[Example]", unknown: UnknownChoice) -> list[str]:
     """The texts, without unknown characters if these are skipped; else UnknownCharacters with the place of the text."""
     from gpt_cli.tokenizer import UnknownCharacters
 

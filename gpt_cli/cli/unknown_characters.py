@@ -1,7 +1,7 @@
 """Characters that the vocabulary lacks, in texts given to a verb: left out, or `<unk>` to the model, with a note."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -11,9 +11,15 @@ from gpt_cli.errors import RequestError
 if TYPE_CHECKING:
     from gpt_cli.tokenizer import Tokenizer
 
-UnknownOption = Annotated[
-    Literal["error", "skip"], typer.Option(help="What to do with characters that the vocabulary lacks.")
-]
+UnknownChoice = Literal["error", "skip"]
+
+
+def unknown_option(panel: str | None = None) -> Any:
+    """The option `--unknown`, which `--help` shows in the box `panel`."""
+    return typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=panel)
+
+
+UnknownOption = Annotated[UnknownChoice, unknown_option()]
 
 
 def without_unknown(
@@ -23,6 +29,8 @@ def without_unknown(
 
     The note of what was left out names the `source` and is put into `form`.
     """
+    from gpt_cli.tokenizer import drop_unknown
+
     missing = tokenizer.unknown_characters("".join(dict.fromkeys("".join(texts))))
     if not missing or not (skip or tokenizer.unk_id is not None):
         return list(texts)
@@ -31,8 +39,7 @@ def without_unknown(
         return list(texts)
     left_out = f"left out of the {source}" if source else "left out"
     note(form.format(f"{left_out}, since the vocabulary lacks it: {list_characters(missing)}"))
-    table = dict.fromkeys(map(ord, missing))
-    return [text.translate(table) for text in texts]
+    return [drop_unknown(tokenizer, text)[0] for text in texts]
 
 
 def known_choices(tokenizer: "Tokenizer", choices: Sequence[str], *, skip: bool) -> list[str]:

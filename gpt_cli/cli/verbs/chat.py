@@ -1,7 +1,7 @@
 """`gpt chat`: write a text with a model, in turns."""
 
 import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -9,7 +9,7 @@ from gpt_cli.cli.open_generator import open_generator
 from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note
-from gpt_cli.cli.unknown_characters import note_unknown_stops, refuse_unknown
+from gpt_cli.cli.unknown_characters import UnknownChoice, note_unknown_stops, refuse_unknown, unknown_option
 from gpt_cli.errors import RequestError
 
 _TURN = "What a turn is"
@@ -24,10 +24,7 @@ def chat(
     draft: opts.DraftOption = None,
     prefix: Annotated[str | None, opts.panel_option(_TURN, "Put before what you write.", metavar="TEXT")] = None,
     suffix: Annotated[str | None, opts.panel_option(_TURN, "Put between that and the answer.", metavar="TEXT")] = None,
-    unknown: Annotated[
-        Literal["error", "skip"],
-        opts.panel_option(_TURN, "Characters that the vocabulary lacks are an error, or left out."),
-    ] = "error",
+    unknown: Annotated[UnknownChoice, unknown_option(_TURN)] = "error",
     stop: opts.StopOption = None,
     max_new_tokens: opts.MaxNewTokensOption = None,
     temperature: opts.TemperatureOption = None,

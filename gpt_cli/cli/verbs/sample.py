@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,13 @@ from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, write_text
-from gpt_cli.cli.unknown_characters import known_choices, note_unknown_stops, without_unknown
+from gpt_cli.cli.unknown_characters import (
+    UnknownChoice,
+    known_choices,
+    note_unknown_stops,
+    unknown_option,
+    without_unknown,
+)
 from gpt_cli.errors import RequestError
 from gpt_cli.terminal.plural import plural
 
@@ -46,10 +52,7 @@ def sample(
     ] = "auto",
     prefix: Annotated[str | None, opts.panel_option(_PROMPTS, "Put before each prompt.", metavar="TEXT")] = None,
     suffix: Annotated[str | None, opts.panel_option(_PROMPTS, "Put after each prompt.", metavar="TEXT")] = None,
-    unknown: Annotated[
-        Literal["error", "skip"],
-        opts.panel_option(_PROMPTS, "Characters that the vocabulary lacks are an error, or left out."),
-    ] = "error",
+    unknown: Annotated[UnknownChoice, unknown_option(_PROMPTS)] = "error",
     max_new_tokens: opts.MaxNewTokensOption = None,
     min_new_tokens: opts.MinNewTokensOption = None,
     stop: opts.StopOption = None,

@@ -15,7 +15,7 @@ from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
-from gpt_cli.cli.unknown_characters import refuse_unknown, without_unknown
+from gpt_cli.cli.unknown_characters import UnknownChoice, refuse_unknown, unknown_option, without_unknown
 from gpt_cli.errors import RequestError
 from gpt_cli.terminal.plural import plural
 
@@ -47,10 +47,7 @@ def score(
             rich_help_panel=_READ,
         ),
     ] = None,
-    unknown: Annotated[
-        Literal["error", "skip"],
-        typer.Option(help="Characters that the vocabulary lacks are an error, or left out.", rich_help_panel=_READ),
-    ] = "error",
+    unknown: Annotated[UnknownChoice, unknown_option(_READ)] = "error",
     encoding: Annotated[str, typer.Option(help="Of FILE.", rich_help_panel=_READ)] = "utf-8",
     text_key: Annotated[
         str,
@@ -221,7 +218,7 @@ def _encode(tokenizer: "Tokenizer", name: str, text: str) -> "Ids":
         raise
 
 
-def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown: str) -> tuple[str, str]:
+def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown: UnknownChoice) -> tuple[str, str]:
     """The name and the text of what is to be scored, without what the vocabulary lacks if that is to be skipped."""
     from gpt_cli.corpus.sources import read_documents
 
