@@ -80,9 +80,7 @@ def load(
     saved = open_checkpoint(path, warn)
     defaults = saved.config.sample
     generator = TextGenerator(
-        saved.config.model,
-        saved.tokenizer,
-        saved.model_arrays,
+        saved,
         partial(build_torch_model, saved, device),
         device=device,
         engine=engine,

@@ -116,13 +116,15 @@ def test_a_model_with_a_new_option_is_decoded_by_torch() -> None:
     with pytest.raises(WeightMismatch, match=r"model\.value_residual: true"):
         read_weights(EXTENDED, BYTES.vocab_size, arrays_of(model))
     assert open_decoder(EXTENDED, BYTES.vocab_size, arrays_of(model)) is None
-    generator = TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, device="cpu")
+    config = Config().model_copy(update={"model": EXTENDED})
+    saved = Checkpoint(Path("run"), 1, {}, config, BYTES, arrays_of(model), "0" * 64)
+    generator = TextGenerator(saved, lambda: model, device="cpu")
     engine, texts = generator.generate([[1, 2]], SamplingParams(max_new_tokens=3))
     assert engine == "torch"
     assert [len(text.tokens) for batch in texts for text in batch if text.text() is not None] == [3]
     for choice in ({"engine": "native"}, {"weights": "int8"}):
         with pytest.raises(RequestError, match=r"not go with model\.value_residual: true"):
-            TextGenerator(EXTENDED, BYTES, arrays_of(model), lambda: model, **choice)
+            TextGenerator(saved, lambda: model, **choice)
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3], [4, 5, 6]], [[1], [2, 3, 4, 5], [6] * 11]], ids=["equal", "unequal"])

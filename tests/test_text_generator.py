@@ -75,9 +75,7 @@ def test_weights_in_bf16_go_to_a_gpu_with_torch(checkpoint: Path, engine: Any) -
     def build() -> GPT:  # here the GPU is a CPU
         return build_model(saved, torch.device("cpu")).model
 
-    generator = TextGenerator(
-        saved.config.model, saved.tokenizer, saved.model_arrays, build, device="cuda", engine=engine, weights="bf16"
-    )
+    generator = TextGenerator(saved, build, device="cuda", engine=engine, weights="bf16")
     with torch.inference_mode():
         tokens = torch.arange(20)[None]
         assert relative_error([generator.model(tokens)], [build()(tokens)]) < 0.05

@@ -69,9 +69,7 @@ def open_generator(
         return model
 
     return TextGenerator(
-        saved.config.model,
-        saved.tokenizer,
-        saved.model_arrays,
+        saved,
         build,
         device=device,
         engine=engine,

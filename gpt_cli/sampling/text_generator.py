@@ -6,12 +6,12 @@ Torch is imported only if it is the engine.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
 
 from gpt_cli.capabilities import NATIVE_DECODER
-from gpt_cli.config import ModelConfig
+from gpt_cli.config import Config
 from gpt_cli.cores import usable_cores
 from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions
 from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
@@ -36,8 +36,21 @@ if TYPE_CHECKING:
 _SMALL = 30_000_000  # parameters up to which a CPU generates one text faster than a GPU
 
 
+class SavedModel(Protocol):
+    """A model that was saved, such as a checkpoint, with its weights on the CPU."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def model_arrays(self) -> Mapping[str, npt.NDArray[Any]]: ...
+
+
 class TextGenerator:
-    """A model with weights `arrays` on the CPU; `build` makes it in torch, on `device`.
+    """A `saved` model that writes text; `build` makes it in torch, on `device`.
 
     `engine` is native (a decoder without torch, for CPUs: C, or NumPy where there is no compiler), torch, or auto:
     native where it supports the request. `weights` is the format of matrices in the native engine (bf16 also in torch
@@ -47,9 +60,7 @@ class TextGenerator:
 
     def __init__(
         self,
-        config: ModelConfig,
-        tokenizer: Tokenizer,
-        arrays: Mapping[str, npt.NDArray[Any]],
+        saved: SavedModel,
         build: Callable[[], "GPT"],
         *,
         device: Device = "auto",
@@ -58,8 +69,8 @@ class TextGenerator:
         draft: DraftOptions | None = None,
         note: Notify = lambda _: None,
     ) -> None:
-        self.tokenizer = tokenizer
-        self._config, self._arrays, self._build = config, arrays, build
+        self.tokenizer = saved.tokenizer
+        self._config, self._arrays, self._build = saved.config.model, saved.model_arrays, build
         self._device, self._engine, self._weight_dtype, self._draft, self._note = device, engine, weights, draft, note
         for name, value, choices in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
             if value not in choices:

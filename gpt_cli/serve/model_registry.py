@@ -185,9 +185,7 @@ def open_model(
     """The model of a run or checkpoint. Raises what opening a checkpoint raises."""
     saved = open_checkpoint(path, note)
     generator = TextGenerator(
-        saved.config.model,
-        saved.tokenizer,
-        saved.model_arrays,
+        saved,
         partial(build_torch_model, saved, options.device),
         device=options.device,
         engine=options.engine,
