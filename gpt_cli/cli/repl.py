@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -14,10 +15,10 @@ from gpt_cli.cli.options.sampling_options import given_options, refuse_draws_of_
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
+from gpt_cli.sampling.sampling_params import SEEDS, SamplingParams
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling import SamplingParams
     from gpt_cli.sampling.conversation import ContextWindow, Conversation
     from gpt_cli.sampling.text_generator import TextGenerator
 
@@ -34,21 +35,15 @@ text         the model goes on after it; an empty line: it goes on after its own
 /save FILE   write what was said into a new file; into a .jsonl, a line a turn
 /help /quit  Ctrl-C stops an answer, Ctrl-D ends the chat"""
 
-_SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
-    "temp": ("temperature", float),
-    "temperature": ("temperature", float),
-    "top-k": ("top_k", int),
-    "top-p": ("top_p", float),
-    "min-p": ("min_p", float),
-    "typical-p": ("typical_p", float),
-    "repetition-penalty": ("repetition_penalty", float),
-    "no-repeat-ngram": ("no_repeat_ngram", int),
-    "beams": ("beams", int),
-    "penalty-alpha": ("penalty_alpha", float),
-    "max-new-tokens": ("max_new_tokens", int),
-    "seed": ("seed", int),
-}
-_SEEDS = 2**63
+_NO_COMMAND = frozenset({"min_new_tokens", "length_penalty"})  # an answer may be short; a search takes the run's
+_KINDS: dict[object, type[int] | type[float]] = {int: int, int | None: int, float: float, float | None: float}
+
+
+def number_commands() -> dict[str, tuple[str, type[int] | type[float]]]:
+    """{command: (sampling option, type)} of the options that are a number, such as /top-k and /temp."""
+    options = [option for option in fields(SamplingParams) if option.type in _KINDS and option.name not in _NO_COMMAND]
+    commands = {option.name.replace("_", "-"): (option.name, _KINDS[option.type]) for option in options}
+    return {"temp": commands["temperature"], **commands}
 
 
 class Repl:
@@ -58,7 +53,7 @@ class Repl:
         self,
         generator: "TextGenerator",
         conversation: "Conversation",
-        sampling: "SamplingParams",
+        sampling: SamplingParams,
         *,
         skip_unknown: bool,
         raw: bool,
@@ -67,6 +62,7 @@ class Repl:
         self._skip_unknown, self._raw = skip_unknown, raw
         self._typed = sys.stdin.isatty()
         self._saved: set[Path] = set()  # files of ours, which may be written again
+        self._numbers = number_commands()
         self._commands: dict[str, Callable[[str], None]] = {
             "stop": self._set_stop,
             "reset": self._reset,
@@ -114,7 +110,7 @@ class Repl:
             self._answer(line.removeprefix("/") if line.startswith("//") else line)
             return
         name, _, value = line.removeprefix("/").partition(" ")
-        if name in _SETTINGS:
+        if name in self._numbers:
             self._set(name, value.strip())
         elif name in self._commands:
             self._commands[name](value)
@@ -143,7 +139,7 @@ class Repl:
             except KeyboardInterrupt:
                 pass
             self._conversation.answer("".join(parts), None if self._sampling.searches else seed)
-            self._sampling = self._sampling.replace({"seed": (seed + 1) % _SEEDS})
+            self._sampling = self._sampling.replace({"seed": (seed + 1) % SEEDS})
             if not (parts and parts[-1].endswith("\n")):
                 write_text("\n")
             if interrupted():
@@ -159,7 +155,7 @@ class Repl:
         return self._conversation.say(message)
 
     def _set(self, name: str, value: str) -> None:
-        key, kind = _SETTINGS[name]
+        key, kind = self._numbers[name]
         if value:
             try:
                 number = kind(value)

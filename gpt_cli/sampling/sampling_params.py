@@ -3,14 +3,15 @@
 import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.errors import RequestError, did_you_mean
 
+SEEDS = 2**63  # a seed is one of the first so many numbers
 _GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits
 
 
@@ -40,53 +41,66 @@ class SamplingOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
+class OptionRange:
+    """The values that an option may have; in an error `words` stand after "must be"."""
+
+    words: str
+    contains: Callable[[Any], bool]
+
+
+_FROM_0 = OptionRange("at least 0", lambda value: value >= 0)
+_FROM_1 = OptionRange("at least 1", lambda value: value >= 1)
+_FRACTION = OptionRange("above 0 and at most 1", lambda value: 0 < value <= 1)
+_POSITIVE = OptionRange("a positive number", lambda value: 0 < value < math.inf)
+_NOT_NEGATIVE = OptionRange("0 or a positive number", lambda value: 0 <= value < math.inf)
+_FINITE = OptionRange("a number", math.isfinite)
+_SEED = OptionRange("at least 0 and below 2^63", lambda value: 0 <= value < SEEDS)
+
+
+def _option(default: Any, allowed: OptionRange | None = None, *, off: Any = None) -> Any:
+    """A field of `SamplingParams` with its range; `off` stands for None on the command line and in a request."""
+    return field(default=default, metadata={"range": allowed, "off": off})
+
+
+@dataclass(frozen=True)
 class SamplingParams:
     """Sampling parameters and stop conditions. `None` is off.
 
     Raises RequestError for a value outside its range, and for settings that exclude each other.
     """
 
-    max_new_tokens: int = 200
-    temperature: float = 0.8  # divides the logits; 0 always takes the likeliest token
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = 0
+    max_new_tokens: int = _option(200, _FROM_0)
+    temperature: float = _option(0.8, _NOT_NEGATIVE)  # divides the logits; 0 always takes the likeliest token
+    top_k: int | None = _option(None, _FROM_1, off=0)
+    top_p: float | None = _option(None, _FRACTION)
+    min_p: float | None = _option(None, _FRACTION, off=0)
+    seed: int = _option(0, _SEED)
     stop: tuple[str, ...] = ()
-    typical_p: float | None = None
-    repetition_penalty: float | None = None  # divides the logits of tokens that occurred already
-    no_repeat_ngram: int | None = None  # no n-gram of this length occurs twice
-    min_new_tokens: int = 0  # until then neither end-of-text nor a stop string ends the text
+    typical_p: float | None = _option(None, _FRACTION)
+    repetition_penalty: float | None = _option(None, _POSITIVE)  # divides the logits of tokens that occurred already
+    no_repeat_ngram: int | None = _option(None, _FROM_1, off=0)  # no n-gram of this length occurs twice
+    min_new_tokens: int = _option(0, _FROM_0)  # until then neither end-of-text nor a stop string ends the text
     logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
-    forbid: str | None = None  # characters that are not written
-    allow: str | None = None  # the only characters that are written
+    forbid: str | None = _option(None, off="")  # characters that are not written
+    allow: str | None = _option(None, off="")  # the only characters that are written
     choices: tuple[str, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
-    beams: int | None = None  # beam search with so many beams
-    length_penalty: float = 1.0  # for beam search: above 0 favours long texts, below 0 short ones
-    penalty_alpha: float | None = None  # contrastive search among the top_k, with this weight of the similarity
+    beams: int | None = _option(None, _FROM_1, off=0)  # beam search with so many beams
+    length_penalty: float = _option(1.0, _FINITE)  # for beam search: above 0 favours long texts, below 0 short ones
+    penalty_alpha: float | None = _option(None, _FRACTION, off=0)  # weight of similarity in contrastive search
     log_probs: bool = False  # record the log-probability of each token
 
     def __post_init__(self) -> None:
-        _require(self.max_new_tokens >= 0, "max_new_tokens", "at least 0", self.max_new_tokens)
-        _require(0 <= self.temperature < math.inf, "temperature", "0 or a positive number", self.temperature)
-        _require(self.top_k is None or self.top_k >= 1, "top_k", "at least 1", self.top_k)
-        _require(self.top_p is None or 0 < self.top_p <= 1, "top_p", "above 0 and at most 1", self.top_p)
-        _require(self.min_p is None or 0 < self.min_p <= 1, "min_p", "above 0 and at most 1", self.min_p)
-        _require(0 <= self.seed < 2**63, "seed", "at least 0 and below 2^63", self.seed)
-        _require(all(self.stop), "stop", "a text of at least one character", "")
-        p, penalty, n = self.typical_p, self.repetition_penalty, self.no_repeat_ngram
-        _require(p is None or 0 < p <= 1, "typical_p", "above 0 and at most 1", p)
-        _require(penalty is None or 0 < penalty < math.inf, "repetition_penalty", "a positive number", penalty)
-        _require(n is None or n >= 1, "no_repeat_ngram", "at least 1", n)
-        _require(self.min_new_tokens >= 0, "min_new_tokens", "at least 0", self.min_new_tokens)
+        for name in _FIELDS:
+            if (problem := range_problem(name, getattr(self, name))) is not None:
+                raise RequestError(f"{name} {problem}")
+        if not all(self.stop):
+            raise RequestError("stop must be a text of at least one character, not ''")
+        if not all(self.choices):
+            raise RequestError("choices must be texts of at least one character, not ''")
         for token, bias in self.logit_bias:
-            _require(bias < math.inf, f"logit_bias of {token!r}", "a number, or -inf for never", bias)
-        _require(self.beams is None or self.beams >= 1, "beams", "at least 1", self.beams)
-        _require(math.isfinite(self.length_penalty), "length_penalty", "a number", self.length_penalty)
-        alpha = self.penalty_alpha
-        _require(alpha is None or 0 < alpha <= 1, "penalty_alpha", "above 0 and at most 1", alpha)
-        _require(all(self.choices), "choices", "texts of at least one character", "")
+            if not bias < math.inf:
+                raise RequestError(f"logit_bias of {token!r} must be a number, or -inf for never, not {bias!r}")
         self._check_conflicts()
 
     def _check_conflicts(self) -> None:
@@ -121,7 +135,7 @@ class SamplingParams:
     @classmethod
     def from_config(cls, config: SampleConfig, seed: int) -> Self:
         """The settings of a run's config: every field of this class that `SampleConfig` has, too."""
-        shared = {field.name: getattr(config, field.name) for field in fields(cls) if hasattr(config, field.name)}
+        shared = {name: getattr(config, name) for name in _FIELDS if hasattr(config, name)}
         return cls(**{**shared, "seed": seed, "stop": tuple(config.stop)})
 
     def replace(self, options: SamplingOptions) -> Self:
@@ -131,9 +145,8 @@ class SamplingParams:
         Raises RequestError for an option that there is not.
         """
         values: dict[str, Any] = {**options}
-        names = [field.name for field in fields(self)]
-        if unknown := next((name for name in values if name not in names), None):
-            hint = did_you_mean(unknown, names) or f"the options are: {', '.join(names)}"
+        if unknown := next((name for name in values if name not in _FIELDS), None):
+            hint = did_you_mean(unknown, _FIELDS) or f"the options are: {', '.join(_FIELDS)}"
             raise RequestError(f"there is no option {unknown}", hint=hint)
         if options.get("choices") or options.get("regex") is not None:
             values = {"stop": (), "min_new_tokens": 0, "beams": None, **values}
@@ -148,11 +161,24 @@ class SamplingParams:
         return replace(self, **values)
 
 
+_FIELDS = {field.name: field for field in fields(SamplingParams)}
+
+
+def range_problem(name: str, value: Any) -> str | None:
+    """The end of an error, such as "must be at least 1, not 0", if the option `name` may not have this value."""
+    option = _FIELDS[name]
+    allowed: OptionRange | None = option.metadata.get("range")
+    if allowed is None or (value is None and option.default is None) or allowed.contains(value):
+        return None
+    return f"must be {allowed.words}, not {value!r}"
+
+
+def off_as_none(name: str, value: Any) -> Any:
+    """`value`, or None if it is what switches the option `name` off where there is no None: 0, or no characters."""
+    off = _FIELDS[name].metadata.get("off")
+    return None if off is not None and value == off else value
+
+
 def random_seed() -> int:
     """A random seed, short enough to type."""
     return secrets.randbits(32)
-
-
-def _require(is_valid: bool, name: str, range_: str, value: object) -> None:
-    if not is_valid:
-        raise RequestError(f"{name} must be {range_}, not {value!r}")

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.serve.token_sampling import Penalties
 
-_SAME_NAMES = (
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "seed",
-    "typical_p",
-    "repetition_penalty",
-    "min_new_tokens",
-    "regex",
-)
-_FALSY_IS_OFF = ("top_k", "min_p", "no_repeat_ngram", "forbid", "allow")  # 0 or "" overrides the run's default
-_RENAMED = {"max_tokens": "max_new_tokens"}
-
 
 @dataclass(frozen=True)
 class GenerationRequest:
@@ -82,15 +69,9 @@ def _with_processors(request: GenerationRequest, presence: float, frequency: flo
 
 
 def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None) -> SamplingParams:
-    values: dict[str, Any] = {}
-    for name in (*_SAME_NAMES, *_FALSY_IS_OFF):
-        value = getattr(body, name)
-        if value is not None:
-            values[_RENAMED.get(name, name)] = value or None if name in _FALSY_IS_OFF else value
+    values = body.sampling_options()
     if max_tokens is not None:
         values["max_new_tokens"] = max_tokens
-    if body.stop is not None:
-        values["stop"] = body.stop
     if body.choices is not None:
         values["choices"] = _known_choices(model, body.choices)
     if body.logit_bias is not None:

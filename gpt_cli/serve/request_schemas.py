@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, ValidationInfo, field_validator
 
+from gpt_cli.sampling.sampling_params import SamplingOptions, off_as_none, range_problem
 from gpt_cli.serve.api_errors import ApiError
 
 _UNSUPPORTED = frozenset(
@@ -31,6 +32,10 @@ _UNSUPPORTED = frozenset(
         "web_search_options",
     }
 )
+_OPTION_OF = {
+    "max_tokens": "max_new_tokens",
+    "max_completion_tokens": "max_new_tokens",
+}  # OpenAI's names
 _Text = Annotated[str, Field(max_length=100_000)]
 _Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 _Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
@@ -64,7 +69,9 @@ def _validation_error(kind: str, param: str, message: str) -> ApiError:
         return ApiError(400, f"there is no parameter {param}", param=param, code="unknown_parameter")
     if kind == "missing":
         return ApiError(400, f"{param} is missing", param=param, code="missing_parameter")
-    return ApiError(400, f"{param}: {message}", param=param, code="invalid_parameter")
+    colon = "" if kind == "value_error" else ":"
+    message = message.removeprefix("Value error, ")
+    return ApiError(400, f"{param}{colon} {message}", param=param, code="invalid_parameter")
 
 
 class StreamOptions(_Strict):
@@ -74,15 +81,18 @@ class StreamOptions(_Strict):
 
 
 class GenerationFields(_Strict):
-    """Fields that completions and chat share. None: the value of the run's config."""
+    """Fields that completions and chat share. None: the value of the run's config.
+
+    A sampling option has the range that `SamplingParams` gives it, and is off as on the command line.
+    """
 
     model: str | None = None
-    max_tokens: int | None = Field(None, ge=0)
-    temperature: FiniteFloat | None = Field(None, ge=0)
-    top_p: FiniteFloat | None = Field(None, gt=0, le=1)
+    max_tokens: int | None = None
+    temperature: FiniteFloat | None = None
+    top_p: FiniteFloat | None = None
     n: int | None = Field(None, ge=1)
     stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = None
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: int | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     logit_bias: Annotated[dict[str, _Bias], Field(max_length=1024)] | None = None
@@ -90,16 +100,33 @@ class GenerationFields(_Strict):
     stream_options: StreamOptions | None = None
     user: str | None = None
     """Accepted and ignored: the server records nothing about its clients."""
-    top_k: int | None = Field(None, ge=0)
-    min_p: FiniteFloat | None = Field(None, ge=0, le=1)
-    typical_p: FiniteFloat | None = Field(None, gt=0, le=1)
-    repetition_penalty: FiniteFloat | None = Field(None, gt=0)
-    no_repeat_ngram: int | None = Field(None, ge=0)
-    min_new_tokens: int | None = Field(None, ge=0)
+    top_k: int | None = None
+    min_p: FiniteFloat | None = None
+    typical_p: FiniteFloat | None = None
+    repetition_penalty: FiniteFloat | None = None
+    no_repeat_ngram: int | None = None
+    min_new_tokens: int | None = None
     regex: Annotated[str, Field(max_length=2000)] | None = None
     choices: Annotated[list[_Stop], Field(min_length=1, max_length=100)] | None = None
     forbid: Annotated[str, Field(max_length=1000)] | None = None
     allow: Annotated[str, Field(max_length=1000)] | None = None
+
+    @field_validator("*")
+    @classmethod
+    def _check_range(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        option = _OPTION_OF.get(name, name)
+        if value is None or option not in SamplingOptions.__annotations__:
+            return value
+        if (problem := range_problem(option, off_as_none(option, value))) is not None:
+            raise ValueError(problem)
+        return value
+
+    def sampling_options(self) -> dict[str, Any]:
+        """The sampling options that are given, by the names of `SamplingParams`; None is off."""
+        values = {_OPTION_OF.get(name, name): getattr(self, name) for name in GenerationFields.model_fields}
+        given = {name: value for name, value in values.items() if value is not None}
+        return {name: off_as_none(name, given[name]) for name in SamplingOptions.__annotations__ if name in given}
 
 
 class CompletionRequest(GenerationFields):
@@ -134,7 +161,7 @@ class ChatRequest(GenerationFields):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=500)]
-    max_completion_tokens: int | None = Field(None, ge=0)
+    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0)
 

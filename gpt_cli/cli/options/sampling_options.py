@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpt_cli.config import SampleConfig
     from gpt_cli.sampling import SamplingOptions, SamplingParams
 
-_DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 _LENGTH, _CHOICE, _LIMITS = "How long", "How to choose tokens", "What may be written"
 
 
@@ -72,12 +72,12 @@ RegexOption = Annotated[
 
 
 def given_options(**options: Any) -> "SamplingOptions":
-    """The options that were given (not None). What switches a filter off, 0 or no characters, becomes None."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in ("top_k", "min_p", "no_repeat_ngram", "beams", "penalty_alpha", "forbid", "allow"):
-        if name in given:
-            given[name] = given[name] or None
-    return given  # type: ignore[return-value]
+    """The options that were given (not None). What switches one off, 0 or no characters, becomes None."""
+    from gpt_cli.sampling.sampling_params import off_as_none
+
+    return {  # type: ignore[return-value]
+        name: off_as_none(name, value) for name, value in options.items() if value is not None
+    }
 
 
 def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
@@ -115,7 +115,7 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
     """Refuse `options` of drawing that were given where `sampling`, made of them and of a run's config, searches."""
     if options.get("length_penalty") is not None and sampling.beams is None:
         raise RequestError(f"{prefix}length-penalty is for beam search", hint=f"{prefix}beams 4, or leave it out")
-    drawn = [prefix + name.replace("_", "-") for name in _DRAWS if options.get(name)]
+    drawn = [prefix + name.replace("_", "-") for name in DRAWS if options.get(name)]
     if sampling.beams is not None and drawn:
         reason = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no effect"
         draw = "" if options.get("beams") else f", or draw: {prefix}beams 0"
@@ -131,7 +131,7 @@ def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n
     """Say which `options` of drawing have no effect at temperature 0, and that all of `n` texts are the same there."""
     if not sampling.greedy or sampling.searches:
         return
-    if filters := [f"--{name.replace('_', '-')}" for name in _DRAWS if name != "temperature" and options.get(name)]:
+    if filters := [f"--{name.replace('_', '-')}" for name in DRAWS if name != "temperature" and options.get(name)]:
         verb = "has" if len(filters) == 1 else "have"
         note(f"temperature 0 takes the likeliest token: {' and '.join(filters)} {verb} no effect")
     if n > 1:
@@ -142,7 +142,7 @@ def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:
     """The settings of drawing that have no effect, since `sampling` searches."""
     if not sampling.searches:
         return ()
-    return [name for name in (*_DRAWS, "seed") if name != "top_k" or sampling.penalty_alpha is None]
+    return [name for name in (*DRAWS, "seed") if name != "top_k" or sampling.penalty_alpha is None]
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:

@@ -1,0 +1,161 @@
+"""Each option of `SamplingParams` is known to the config, the command line, chats and the server, or listed here.
+
+Its range, its default and its off value are those of `SamplingParams` everywhere.
+"""
+
+import inspect
+import math
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gpt_cli.cli import repl
+from gpt_cli.cli.options.sampling_options import DRAWS, given_options
+from gpt_cli.cli.verbs.chat import chat
+from gpt_cli.cli.verbs.sample import sample
+from gpt_cli.config import SampleConfig
+from gpt_cli.config.section import INT32_MAX
+from gpt_cli.errors import RequestError
+from gpt_cli.sampling import SamplingOptions, SamplingParams, filters
+
+OPTIONS = {option.name: option for option in fields(SamplingParams)}
+OFF = {name: option.metadata["off"] for name, option in OPTIONS.items() if option.metadata.get("off") is not None}
+WHOLE = (-1, 0, 1, 2, 7, 2**40, 2**63)
+NUMBERS = (-math.inf, -1.0, -0.5, 0.0, 1e-9, 0.5, 1.0, 1.5, 7.0, math.inf, math.nan)
+PROBES: dict[object, tuple[object, ...]] = {
+    **{int: WHOLE, int | None: WHOLE, float: NUMBERS, float | None: NUMBERS},
+    **{str | None: ("", "a"), tuple[str, ...]: ((), ("a",), ("a", ""))},
+}
+
+OF_A_PROMPT = "given with a prompt, not for a whole run or chat"
+NOT_IN_THE_CONFIG = {
+    "seed": "the seed of the run, or a random one",
+    "logit_bias": OF_A_PROMPT,
+    "choices": OF_A_PROMPT,
+    "regex": OF_A_PROMPT,
+    "log_probs": "what is printed, not what is written",
+}
+NOT_OF_SAMPLE = {"log_probs": "--jsonl prints them"}
+NO_CHAT_COMMAND = {
+    "min_new_tokens": "an answer may be short",
+    "length_penalty": "a search takes that of the run",
+    "logit_bias": OF_A_PROMPT,
+    "forbid": "as the run has it",
+    "allow": "as the run has it",
+    "choices": OF_A_PROMPT,
+    "regex": OF_A_PROMPT,
+    "log_probs": "nothing prints them",
+}
+NO_CHAT_OPTION = NO_CHAT_COMMAND | dict.fromkeys(
+    ("typical_p", "repetition_penalty", "no_repeat_ngram"), "set in the chat by a command"
+)
+NOT_OF_THE_SERVER = {
+    "beams": "the server has no search",
+    "length_penalty": "the server has no search",
+    "penalty_alpha": "the server has no search",
+    "log_probs": "logprobs, which counts alternatives",
+}
+NO_EMPTY_TEXT = "a key that says nothing is left out"
+STRICTER_IN_THE_CONFIG = {
+    ("max_new_tokens", 0): "a sample of a run writes something",
+    ("forbid", ""): NO_EMPTY_TEXT,
+    ("allow", ""): NO_EMPTY_TEXT,
+}
+
+
+def assert_known(surface: set[str], left_out: dict[str, str]) -> None:
+    """Each option is in the surface or left out with a reason, not both, and no other is left out."""
+    assert (surface & set(OPTIONS)) ^ set(left_out) == set(OPTIONS)
+    assert not surface & set(left_out)
+
+
+def test_the_typed_dictionary_has_exactly_the_options() -> None:
+    assert set(SamplingOptions.__annotations__) == set(OPTIONS)
+
+
+def test_a_run_stores_every_option_or_it_is_listed() -> None:
+    assert_known(set(SampleConfig.model_fields), NOT_IN_THE_CONFIG)
+
+
+def test_the_command_line_has_every_option_or_it_is_listed() -> None:
+    assert_known(set(inspect.signature(sample).parameters), NOT_OF_SAMPLE)
+    assert_known(set(inspect.signature(chat).parameters), NO_CHAT_OPTION)
+
+
+def test_a_chat_sets_every_option_or_it_is_listed_and_its_help_names_the_commands() -> None:
+    commands = {name: option for name, (option, _) in repl.number_commands().items()} | {"stop": "stop"}
+    assert_known(set(commands.values()), NO_CHAT_COMMAND)
+    for name in set(commands) - {"temperature"}:  # which is /temp there
+        assert re.search(rf"/{name}\b", repl.HELP), name
+
+
+def test_the_server_takes_every_option_or_it_is_listed_and_its_page_sends_them() -> None:
+    pytest.importorskip("fastapi")
+    from gpt_cli.serve.request_schemas import GenerationFields
+
+    names = {"max_new_tokens" if name == "max_tokens" else name for name in GenerationFields.model_fields}
+    assert_known(names, NOT_OF_THE_SERVER)
+    templates = Path(repl.__file__).parents[1] / "serve" / "templates"
+    form, script = ((templates / file).read_text(encoding="utf-8") for file in ("page.html", "write.js"))
+    for name in names & set(OPTIONS):
+        assert f'id="{"max_tokens" if name == "max_new_tokens" else name}"' in form, name
+        assert re.search(rf"\b{name.replace('_', '[-_]')}\b", script), name
+
+
+def test_the_default_of_a_run_is_that_of_a_call() -> None:
+    assert SamplingParams.from_config(SampleConfig(), seed=0) == SamplingParams()
+
+
+@pytest.mark.parametrize("name", sorted(set(SampleConfig.model_fields) & set(OPTIONS)))
+def test_a_run_takes_the_values_that_a_call_takes(name: str) -> None:
+    for value in PROBES[OPTIONS[name].type]:
+        if isinstance(value, int) and value > INT32_MAX:  # of any whole number in a config
+            continue
+        others: dict[str, Any] = {"top_k": 4} if name == "penalty_alpha" else {}
+        in_a_run = accepts(SampleConfig, {**others, name: list(value) if isinstance(value, tuple) else value})
+        in_a_call = accepts(SamplingParams, {**others, name: value})
+        assert in_a_run == (in_a_call and (name, value) not in STRICTER_IN_THE_CONFIG), (name, value)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if OPTIONS[name].metadata and name not in NOT_OF_THE_SERVER])
+def test_a_request_takes_the_values_that_a_call_takes_and_those_that_are_off(name: str) -> None:
+    pytest.importorskip("fastapi")
+    from gpt_cli.serve.api_errors import ApiError
+    from gpt_cli.serve.request_schemas import CompletionRequest
+
+    param = "max_tokens" if name == "max_new_tokens" else name
+    for value in PROBES[OPTIONS[name].type]:
+        if OFF.get(name) == value:
+            assert CompletionRequest.read({param: value}).sampling_options() == {name: None}
+        elif accepts(SamplingParams, {name: value}):
+            assert CompletionRequest.read({param: value}).sampling_options() == {name: value}
+        else:
+            with pytest.raises(ApiError) as refused:
+                CompletionRequest.read({param: value})
+            assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, "invalid_parameter")
+            assert param in refused.value.message
+
+
+def test_what_is_off_on_the_command_line_is_none_and_the_help_says_so() -> None:
+    assert given_options(**OFF, seed=None) == dict.fromkeys(OFF)
+    for options in ({"temperature": 0.0, "top_p": 1.0}, {"regex": "", "seed": 0}):
+        assert given_options(**options) == options
+    for name in (name for name, off in OFF.items() if off == 0):
+        assert inspect.signature(sample).parameters[name].annotation.__metadata__[0].help.endswith(" 0: off.")
+
+
+def test_a_search_has_no_use_for_any_filter() -> None:
+    read = set(re.findall(r"\bsampling\.(\w+)", inspect.getsource(filters))) & set(OPTIONS)
+    assert read == set(DRAWS)
+
+
+def accepts(kind: Any, values: dict[str, Any]) -> bool:
+    try:
+        kind(**values)
+    except (RequestError, ValidationError):
+        return False
+    return True
