@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "gpt_cli"
 TESTS = PACKAGE.parent / "tests"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 PACKAGES = sorted(path for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
-MAX_LINES = 460
+MAX_LINES = 390
 OPENINGS = ("What", "How", "Who", "Whoever", "Where", "Which", "Whose", "Those", "Within", "Within:", "Whether", "When")
 
 
