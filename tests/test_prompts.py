@@ -199,7 +199,7 @@ def test_a_file_of_prompts_that_cannot_be_used_is_one_error_with_its_line(
         (["--forbid", "\nabcdefgh"], "leave no character of the vocabulary"),
         (["--allow", "X"], "leave no character of the vocabulary"),
         (["--typical-p", "0"], "typical_p must be above 0"),
-        (["--repetition-penalty", "-1"], "repetition_penalty must be a positive number"),
+        (["--repetition-penalty", "-1"], "repetition_penalty must be from 1e-06 to 1e+06"),
         (["--beams", "2", "-n", "3"], "2 beams cannot give 3 texts"),
         (["--batch-size", "0"], "invalid value for '--batch-size'"),
     ],

@@ -5,7 +5,13 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from gpt_cli.config.contrastive_settings import search_conflict
-from gpt_cli.config.section import ConfigSection, Count, Every, Name, Positive, Steps
+from gpt_cli.config.section import ConfigSection, Count, Every, Name, Steps
+
+# Bounds beyond which fp32 logits would overflow, or a search the memory.
+MAX_TEMPERATURE = 1e6
+MAX_PENALTY = 1e6
+MAX_LENGTH_PENALTY = 10.0
+MAX_BEAMS = 1024
 
 
 class SampleConfig(ConfigSection):
@@ -17,7 +23,7 @@ class SampleConfig(ConfigSection):
     """Text that the samples continue. Empty: the start of a text."""
     max_new_tokens: Count = 200
     """Tokens written."""
-    temperature: Annotated[float, Field(ge=0.0)] = 0.8
+    temperature: Annotated[float, Field(ge=0.0, le=MAX_TEMPERATURE)] = 0.8
     """Divides the logits; 0 always takes the likeliest token."""
     top_k: Count | None = None
     """Keep only the k likeliest tokens. null: off."""
@@ -27,7 +33,7 @@ class SampleConfig(ConfigSection):
     """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
     typical_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Keep the tokens nearest to the expected surprise that have this probability (Meister et al., 2022). null: off."""
-    repetition_penalty: Positive | None = None
+    repetition_penalty: Annotated[float, Field(ge=1.0 / MAX_PENALTY, le=MAX_PENALTY)] | None = None
     """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
     no_repeat_ngram: Count | None = None
     """So many tokens in a row occur once (Paulus et al., 2017). null: off."""
@@ -39,9 +45,9 @@ class SampleConfig(ConfigSection):
     """Characters that are not written. null: none."""
     allow: Name | None = None
     """The only characters that are written. null: all."""
-    beams: Count | None = None
+    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""
     penalty_alpha: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Contrastive search among the top_k (Su et al., 2022): the weight of likeness to earlier tokens. null: off."""

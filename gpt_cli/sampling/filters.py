@@ -58,7 +58,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     # In integers the running sum is exact, and deterministic on every device; in floats it is not on CUDA.
     probability = (descending.softmax(dim=-1) * _WHOLE).long()
     likelier = probability.cumsum(dim=-1) - probability
-    n_kept = (likelier < p * _WHOLE).sum(dim=-1, keepdim=True)  # (B, 1), at least 1
+    n_kept = (likelier < p * _WHOLE).sum(dim=-1, keepdim=True).clamp(min=1)  # (B, 1); p may be 0 in fp32
     return _keep_from(logits, descending.gather(-1, n_kept - 1))
 
 
@@ -82,7 +82,7 @@ def keep_typical_p(logits: Tensor, p: float) -> Tensor:
     ascending, order = oddness.sort()
     share = (probability.gather(-1, order) * _WHOLE).long()
     more_typical = share.cumsum(dim=-1) - share
-    n_kept = (more_typical < p * _WHOLE).sum(dim=-1, keepdim=True)
+    n_kept = (more_typical < p * _WHOLE).sum(dim=-1, keepdim=True).clamp(min=1)
     return logits.masked_fill(oddness > ascending.gather(-1, n_kept - 1), -math.inf)
 
 

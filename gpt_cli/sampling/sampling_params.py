@@ -9,9 +9,12 @@ from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.contrastive_settings import search_conflict
+from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
+from gpt_cli.config.section import INT32_MAX
 from gpt_cli.errors import RequestError, did_you_mean
 
 SEEDS = 2**63  # a seed is one of the first so many numbers
+MAX_BIAS = 1e9  # of a logit, which fp32 still has after a division by the lowest temperature
 _GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits
 
 
@@ -46,14 +49,21 @@ class OptionRange:
 
     words: str
     contains: Callable[[Any], bool]
+    highest: float = math.inf
+    """The bound that an error names for a value above it; no other value reaches it."""
 
 
-_FROM_0 = OptionRange("at least 0", lambda value: value >= 0)
-_FROM_1 = OptionRange("at least 1", lambda value: value >= 1)
+_FROM_0 = OptionRange("at least 0", lambda value: value >= 0, INT32_MAX)
+_FROM_1 = OptionRange("at least 1", lambda value: value >= 1, INT32_MAX)
+_BEAMS = OptionRange("at least 1", lambda value: value >= 1, MAX_BEAMS)
 _FRACTION = OptionRange("above 0 and at most 1", lambda value: 0 < value <= 1)
-_POSITIVE = OptionRange("a positive number", lambda value: 0 < value < math.inf)
-_NOT_NEGATIVE = OptionRange("0 or a positive number", lambda value: 0 <= value < math.inf)
-_FINITE = OptionRange("a number", math.isfinite)
+_TEMPERATURE = OptionRange("0 or a positive number", lambda value: 0 <= value < math.inf, MAX_TEMPERATURE)
+_PENALTY = OptionRange(
+    f"from {1 / MAX_PENALTY:g} to {MAX_PENALTY:g}", lambda value: 1 / MAX_PENALTY <= value <= MAX_PENALTY
+)
+_LENGTH_PENALTY = OptionRange(
+    f"from {-MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g}", lambda value: abs(value) <= MAX_LENGTH_PENALTY
+)
 _SEED = OptionRange("at least 0 and below 2^63", lambda value: 0 <= value < SEEDS)
 
 
@@ -70,14 +80,14 @@ class SamplingParams:
     """
 
     max_new_tokens: int = _option(200, _FROM_0)
-    temperature: float = _option(0.8, _NOT_NEGATIVE)  # divides the logits; 0 always takes the likeliest token
+    temperature: float = _option(0.8, _TEMPERATURE)  # divides the logits; 0 always takes the likeliest token
     top_k: int | None = _option(None, _FROM_1, off=0)
     top_p: float | None = _option(None, _FRACTION)
     min_p: float | None = _option(None, _FRACTION, off=0)
     seed: int = _option(0, _SEED)
     stop: tuple[str, ...] = ()
     typical_p: float | None = _option(None, _FRACTION)
-    repetition_penalty: float | None = _option(None, _POSITIVE)  # divides the logits of tokens that occurred already
+    repetition_penalty: float | None = _option(None, _PENALTY)  # divides the logits of tokens that occurred already
     no_repeat_ngram: int | None = _option(None, _FROM_1, off=0)  # no n-gram of this length occurs twice
     min_new_tokens: int = _option(0, _FROM_0)  # until then neither end-of-text nor a stop string ends the text
     logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
@@ -85,8 +95,8 @@ class SamplingParams:
     allow: str | None = _option(None, off="")  # the only characters that are written
     choices: tuple[str, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
-    beams: int | None = _option(None, _FROM_1, off=0)  # beam search with so many beams
-    length_penalty: float = _option(1.0, _FINITE)  # for beam search: above 0 favours long texts, below 0 short ones
+    beams: int | None = _option(None, _BEAMS, off=0)  # beam search with so many beams
+    length_penalty: float = _option(1.0, _LENGTH_PENALTY)  # of beam search: above 0 favours long texts
     penalty_alpha: float | None = _option(None, _FRACTION, off=0)  # weight of similarity in contrastive search
     log_probs: bool = False  # record the log-probability of each token
 
@@ -99,8 +109,9 @@ class SamplingParams:
         if not all(self.choices):
             raise RequestError("choices must be texts of at least one character, not ''")
         for token, bias in self.logit_bias:
-            if not bias < math.inf:
-                raise RequestError(f"logit_bias of {token!r} must be a number, or -inf for never, not {bias!r}")
+            if not (bias == -math.inf or abs(bias) <= MAX_BIAS):
+                allowed = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}, or -inf for never"
+                raise RequestError(f"logit_bias of {token!r} must be {allowed}, not {bias!r}")
         self._check_conflicts()
 
     def _check_conflicts(self) -> None:
@@ -168,9 +179,11 @@ def range_problem(name: str, value: Any) -> str | None:
     """The end of an error, such as "must be at least 1, not 0", if the option `name` may not have this value."""
     option = _FIELDS[name]
     allowed: OptionRange | None = option.metadata.get("range")
-    if allowed is None or (value is None and option.default is None) or allowed.contains(value):
+    if allowed is None or (value is None and option.default is None):
         return None
-    return f"must be {allowed.words}, not {value!r}"
+    if allowed.highest < value < math.inf:
+        return f"must be at most {allowed.highest:,.10g}, not {value!r}"
+    return None if allowed.contains(value) else f"must be {allowed.words}, not {value!r}"
 
 
 def off_as_none(name: str, value: Any) -> Any:

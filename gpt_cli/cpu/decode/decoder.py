@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 
-from gpt_cli.config.section import INT32_MAX
 from gpt_cli.cpu.common.kernel import WrongKernel
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.bindings import Handle, Sampling, address, load_library, to_c_structs
@@ -206,7 +205,7 @@ def settings_of(choice: TokenChoice) -> tuple[Sampling, Array]:
     banned_tokens = np.array(choice.banned_tokens, np.int32)
     settings = Sampling(
         temperature=0.0 if choice.greedy else choice.temperature,
-        top_k=min(choice.top_k or 0, INT32_MAX),
+        top_k=choice.top_k or 0,
         top_p=choice.top_p or 0.0,
         log_min_p=0.0 if choice.min_p is None else float(np.log(choice.min_p)),
         use_min_p=choice.min_p is not None,
