@@ -24,7 +24,7 @@ help:
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make portable   the C engines for other processors, by gcc, clang and qemu, as far as they are here"
 	@echo "make sanitize   the C engines under gcc's sanitizers"
-	@echo "make flaky      those of make test again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/test_x.py]"
+	@echo "make flaky      those of make test again and again, in any order, on a busy machine: [RUNS=5] [TESTS=tests/cli/test_chat.py]"
 	@echo "make mutations  plant faults in a copy of the package; each must turn its test red"
 	@echo "make promises   run the tests of every promise and write their figures into docs/reliability.md"
 	@echo "make attack     all that an attacker tried, by count; writes its figures into docs/reliability.md"
@@ -68,10 +68,10 @@ test-gpu: $(VENV)/.installed-dev
 	$(BIN)/pytest -m gpu -n 0 -rs
 
 portable: $(VENV)/.installed-dev
-	$(BIN)/pytest -m portable -rs tests/test_portable.py tests/test_cpu_level.py
+	$(BIN)/pytest -m portable -rs tests/cpu/test_portable.py tests/cpu/test_cpu_level.py
 
 sanitize: $(VENV)/.installed-dev
-	$(BIN)/pytest -m sanitize -rs tests/test_sanitizers.py
+	$(BIN)/pytest -m sanitize -rs tests/cpu/test_sanitizers.py
 
 flaky: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.flaky --runs $(RUNS) -- $(TESTS)

@@ -71,7 +71,7 @@ class Setup:
 def tests(setup: Setup) -> None:
     """`pytest -m gpu`: its lines as they come; what it ended with, and which tests failed."""
     options = ["-m", "gpu", "-o", "addopts=", "-p", "no:cacheprovider", "-q", "-rf", "--tb=short", "--durations=10"]
-    command = [sys.executable, "-m", "pytest", *options, "tests/test_gpu.py"]
+    command = [sys.executable, "-m", "pytest", *options, "tests/training/test_gpu.py"]
     failed, last = list[str](), ""
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():

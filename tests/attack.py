@@ -7,7 +7,7 @@ most 20 minutes on two cores.
 
 from tests.support.promise import Promise
 
-STORE = "test_native_store.py"
+STORE = "cpu/test_native_store.py"
 ATTACK = [
     Promise(
         "The compiled library that is loaded is the one that was compiled",
@@ -43,21 +43,21 @@ ATTACK = [
     Promise(
         "Compiled training code that computes something else is told, or ends the process, and never trains",
         "bits flipped in its code, the sum made right: a step is the same, told, or not made",
-        ("test_native_proof.py::test_of_60_bit_flips_in_training_code_with_a_right_sum_none_trains_silently_wrong",),
+        ("cpu/test_native_proof.py::test_of_60_bit_flips_in_training_code_with_a_right_sum_none_trains_silently_wrong",),
         where="attack",
     ),
     Promise(
         "The C engines compute on other processors what their references do",
         "gcc and clang without a warning, for x86-64 (baseline, v3, v4) and aarch64 (by qemu: ARMv8.0, ARMv8.2 with dot"
         " products, ARMv8.6 with bf16 and int8 matrices)",
-        ("test_portable.py",),
+        ("cpu/test_portable.py",),
         where="attack",
     ),
     Promise(
         "No sanitizer complains of the C engines",
         "address, undefined and thread: texts by three threads in fp32, bf16 and int8, windows that move, guesses;"
         " losses and gradients by two threads",
-        ("test_sanitizers.py",),
+        ("cpu/test_sanitizers.py",),
         where="attack",
     ),
     Promise(
@@ -65,26 +65,26 @@ ATTACK = [
         "EIO, EROFS, EDQUOT, ENOLCK, EOPNOTSUPP of write, fsync, rename, read, create, mkdir and flock, below Python"
         " and in a file system of its own (FUSE), once or from then on, at random moments of a training; one that turns"
         " read-only, over its quota or without locks as a whole, and an ext4 that is made read-only",
-        ("test_io_errors.py",),
+        ("run/test_io_errors.py",),
         where="attack",
     ),
     Promise(
         "A run directory that goes while it is trained is told within one save, and the weights are beside it",
         "removed, moved, replaced; removed where nothing can be made beside it",
-        ("test_disconnect.py::test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_save_and_the_weights_are"
+        ("cli/test_disconnect.py::test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_save_and_the_weights_are"
          "_beside",),
         where="attack",
     ),
     Promise(
         "Of many starts in one directory one trains, and the others say who does",
         "20 starts at one moment",
-        ("test_kill_anytime.py::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does",),
+        ("run/test_kill_anytime.py::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does",),
         where="attack",
     ),
     Promise(
         "A flipped bit in a run is told by the command that meets it",
         "a random bit of any file of the run or of its newest checkpoint, and then one of ten commands",
-        ("test_run_sums.py::test_a_thousand_flips_are_told_by_the_commands_that_read_them",),
+        ("run/test_run_sums.py::test_a_thousand_flips_are_told_by_the_commands_that_read_them",),
         where="attack",
     ),
     Promise(
@@ -92,8 +92,8 @@ ATTACK = [
         "as in the suite, and what takes seconds to make: 200,001 files, tables of millions of empty rows, a footer of"
         " 143 MB",
         (
-            "test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
-            "test_input_bounds.py::test_the_larger_bombs_end_in_one_error_in_10_seconds_and_300_mb",
+            "corpus/test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
+            "corpus/test_input_bounds.py::test_the_larger_bombs_end_in_one_error_in_10_seconds_and_300_mb",
         ),
         where="attack",
     ),

@@ -17,12 +17,12 @@ from pathlib import Path
 from gpt_cli.runtime.cpu_level import processor_flags
 
 ROOT = Path(__file__).parents[1]
-POWER_CUT = "test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
-BYTES = "test_native_batch.py::test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie"
-TILES = "test_native_batch.py::test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none"
-RESUME = "test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"
+POWER_CUT = "run/test_checkpoint.py::test_a_power_cut_at_any_moment_never_loses_what_was_said_to_be_saved"
+BYTES = "cpu/test_native_batch.py::test_keys_and_values_in_bytes_are_those_of_the_reference_wherever_they_lie"
+TILES = "cpu/test_native_batch.py::test_tiles_give_the_sums_of_vectors_for_widths_that_fill_none"
+RESUME = "training/test_training.py::test_stopped_and_resumed_equals_uninterrupted_bit_for_bit"
 
-TOGETHER = "test_parallel.py::test_any_number_of_processes_trains_the_same_bits[2]"
+TOGETHER = "distributed/test_parallel.py::test_any_number_of_processes_trains_the_same_bits[2]"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ MUTATIONS = [
         "sums are not compared",
         "files/atomic_dir.py",
         (("if digest.hexdigest() != sha256:", "if len(digest.hexdigest()) != len(sha256):"),),
-        "test_checkpoint.py::test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint",
+        "run/test_checkpoint.py::test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint",
     ),
     Mutation(
         "saved without the last update",
@@ -105,7 +105,7 @@ MUTATIONS = [
         "noise is seeded per process, not per step",
         "training/accumulate.py",
         (('derive_seed(seed, "noise", step, leaf)', 'derive_seed(seed, "noise") + leaf'),),
-        "test_health.py::test_every_step_has_its_own_noise",
+        "training/test_health.py::test_every_step_has_its_own_noise",
     ),
     Mutation(
         "noise is not seeded",
@@ -141,19 +141,19 @@ MUTATIONS = [
         "processes with different texts train together",
         "run/follower.py",
         (("    world.compare(", "    dict("),),
-        "test_parallel.py::test_a_process_with_another_text_is_refused_by_its_number",
+        "distributed/test_parallel.py::test_a_process_with_another_text_is_refused_by_its_number",
     ),
     Mutation(
         "a window ends with the file that it begins in",
         "corpus/mapped.py",
         (("        while position < stop:\n", "        if position < stop:\n"),),
-        "test_mapped_tokens.py::test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files",
+        "corpus/test_mapped_tokens.py::test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files",
     ),
     Mutation(
         "logs are not cut back on a resume",
         "training/state.py",
         (("        run.log.truncate(checkpoint.step)\n", ""),),
-        "test_kill_anytime.py::test_a_run_killed_20_times_ends_as_if_it_never_was[muon-dropout-accumulation]",
+        "run/test_kill_anytime.py::test_a_run_killed_20_times_ends_as_if_it_never_was[muon-dropout-accumulation]",
     ),
     Mutation(
         "the best is forgotten",
@@ -164,13 +164,13 @@ MUTATIONS = [
                 "spared = {*paths[: paths.index(intact[-1]) + 1]}",
             ),
         ),
-        "test_checkpoint.py::test_pruning_keeps_the_newest_and_the_best",
+        "run/test_checkpoint.py::test_pruning_keeps_the_newest_and_the_best",
     ),
     Mutation(
         "a short write is taken for a whole one",
         "files/safe_io.py",
         (("        view = view[written:]\n", "        return\n"),),
-        "test_files.py::test_a_system_that_writes_less_than_it_was_given_loses_nothing",
+        "files/test_files.py::test_a_system_that_writes_less_than_it_was_given_loses_nothing",
     ),
     Mutation(
         "whatever goes wrong is called damage",
@@ -181,25 +181,25 @@ MUTATIONS = [
                 "",
             ),
         ),
-        "test_checkpoint.py::test_a_checkpoint_of_a_newer_format_is_not_called_damaged",
+        "run/test_checkpoint.py::test_a_checkpoint_of_a_newer_format_is_not_called_damaged",
     ),
     Mutation(
         "samples reach a terminal raw",
         "cli/output.py",
         (("if sys.stdout.isatty() and not raw:", "if sys.stdout.isatty() and raw:"),),
-        "test_cli_main.py::test_text_reaches_a_pipe_unchanged_and_a_terminal_escaped",
+        "cli/test_cli_main.py::test_text_reaches_a_pipe_unchanged_and_a_terminal_escaped",
     ),
     Mutation(
         "weights that are not finite are saved",
         "run/checkpoint.py",
         (('    require_finite(model_tensors, f"step {step}: weight")\n', ""),),
-        "test_checkpoint.py::test_tensors_that_are_not_finite_are_never_saved_and_the_first_is_named",
+        "run/test_checkpoint.py::test_tensors_that_are_not_finite_are_never_saved_and_the_first_is_named",
     ),
     Mutation(
         "an fp16 update that overflowed moves the momentum",
         "training/muon.py",
         (("torch.where(found_inf > 0, buffer, gradient)", "torch.nan_to_num(gradient, 0.0, 0.0, 0.0)"),),
-        "test_optim.py::test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one",
+        "training/test_optim.py::test_an_update_of_gradients_that_overflowed_changes_no_bit_and_one_of_others_is_the_plain_one",
     ),
     Mutation(
         "a compile that fails in the backward pass ends the run",
@@ -210,19 +210,19 @@ MUTATIONS = [
                 "        except TypeError as error:  # what compilers",
             ),
         ),
-        "test_step.py::test_a_compile_that_fails_is_told_once_and_the_run_is_the_eager_one",
+        "training/test_step.py::test_a_compile_that_fails_is_told_once_and_the_run_is_the_eager_one",
     ),
     Mutation(
         "ids of two bytes are taken for signed ones",
         "training/device_tokens.py",
         (("ids.long() & 0xFFFF if", "ids.long() if"),),
-        "test_batches.py::test_ids_are_used_as_they_are_stored_up_to_the_largest",
+        "training/test_batches.py::test_ids_are_used_as_they_are_stored_up_to_the_largest",
     ),
     Mutation(
         "an update with a bad gradient is made",
         "training/step.py",
         (('grad_norm.device.type != "cpu" or bool(torch.isfinite(grad_norm))', "True"),),
-        "test_health.py::test_an_update_with_a_bad_gradient_is_not_made",
+        "training/test_health.py::test_an_update_with_a_bad_gradient_is_not_made",
     ),
     Mutation(
         "a captured decode step keeps the position it was captured at",
@@ -233,31 +233,31 @@ MUTATIONS = [
                 "visible = ragged_causal_mask(torch.tensor(self._start.tolist()), 1",
             ),
         ),
-        "test_graphed_decode.py::test_every_filter_and_batch_is_written_as_by_eager_steps",
+        "sampling/test_graphed_decode.py::test_every_filter_and_batch_is_written_as_by_eager_steps",
     ),
     Mutation(
         "decoding by CUDA graphs is tried again where it failed",
         "sampling/graphed_decode.py",
         (("                self._works = False\n", ""),),
-        "test_graphed_decode.py::test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note",
+        "sampling/test_graphed_decode.py::test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note",
     ),
     Mutation(
         "a decode step asks the device where it is",
         "sampling/graphed_decode.py",
         (("            n_key = length_bucket(filled, max_length)\n", "            n_key = int(rows.latest.max())\n"),),
-        "test_graphed_decode.py::test_no_decode_step_asks_the_device_for_a_number",
+        "sampling/test_graphed_decode.py::test_no_decode_step_asks_the_device_for_a_number",
     ),
     Mutation(
         "the gradients of a failed try stay",
         "training/oom_retry.py",
         (("            state.optimizer.zero_grad()\n", ""),),
-        "test_health.py::test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try",
+        "training/test_health.py::test_out_of_memory_in_the_middle_leaves_no_trace_of_the_failed_try",
     ),
     Mutation(
         "a lock that others may hold too",
         "files/lock.py",
         (("fcntl.LOCK_EX", "fcntl.LOCK_SH"),),
-        "test_files.py::test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death",
+        "files/test_files.py::test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death",
     ),
     Mutation(
         "a file that changed counts as verified",
@@ -268,13 +268,13 @@ MUTATIONS = [
                 "return (str(path), sha256) in {(known[0], known[-1]) for known in self._known}",
             ),
         ),
-        "test_checkpoint.py::test_what_was_verified_is_read_again_only_once_it_changed",
+        "run/test_checkpoint.py::test_what_was_verified_is_read_again_only_once_it_changed",
     ),
     Mutation(
         "a second signal waits like the first",
         "runtime/signals.py",
         (("            os._exit(128 + number)", "            return"),),
-        "test_kill_anytime.py::test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was",
+        "run/test_kill_anytime.py::test_a_run_asked_to_stop_at_20_moments_ends_as_if_it_never_was",
     ),
     Mutation(
         "the scale of the loss starts anew",
@@ -285,19 +285,19 @@ MUTATIONS = [
                 "pass",
             ),
         ),
-        "test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[5]",
+        "training/test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[5]",
     ),
     Mutation(
         "a run that is only ever killed goes on for ever",
         "run/crash_loop.py",
         (("_repeated_death(events) or _repeated_kill(events)", "_repeated_death(events)"),),
-        "test_health.py::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
+        "training/test_health.py::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
     ),
     Mutation(
         "a kill for memory is like any other",
         "run/crash_loop.py",
         (("now > before", "now < before"),),
-        "test_health.py::test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such",
+        "training/test_health.py::test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such",
     ),
     Mutation(
         "windows that did not fit are left out",
@@ -308,19 +308,19 @@ MUTATIONS = [
                 "                    row += batch_size\n                    batch_size //= 2\n",
             ),
         ),
-        "test_health.py::test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once",
+        "training/test_health.py::test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once",
     ),
     Mutation(
         "a config is believed whatever its tensors are",
         "run/load_model.py",
         (("    check_tensors(checkpoint.model_tensors, tensor_specs(outline.state_dict()))\n", ""),),
-        "test_hostile_input.py::test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built",
+        "cli/test_hostile_input.py::test_a_config_that_asks_for_a_giant_is_refused_before_it_is_built",
     ),
     Mutation(
         "a dropped attention weight has a gradient",
         "cpu/train/attention.h",
         (("d_weight[i] * factor - deltas", "d_weight[i] - deltas"),),
-        "test_native_training.py::test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards[{}-3]",
+        "cpu/test_native_training.py::test_attention_dropout_is_what_the_seed_draws_forwards_and_backwards[{}-3]",
     ),
     Mutation(
         "keys of two blocks are those of one",
@@ -358,13 +358,13 @@ MUTATIONS = [
         "the schema for editors has no meanings",
         "config/keys.py",
         (("        cls.model_rebuild(force=True)\n", "        pass\n"),),
-        "test_config.py::test_the_json_schema_of_a_new_process_says_what_every_key_and_section_means",
+        "config/test_config.py::test_the_json_schema_of_a_new_process_says_what_every_key_and_section_means",
     ),
     Mutation(
         "several texts are worth no more threads than one",
         "cli/open_generator.py",
         (("if rows is not None and rows * sum(", "if rows is not None and sum("),),
-        "test_cli_sample.py::test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several",
+        "cli/test_cli_sample.py::test_what_a_pass_is_worth_counts_texts_beams_and_the_prompt_of_several",
     ),
 ]
 

@@ -30,8 +30,8 @@ TITLES: dict[Where, str] = {
     "attack": "### Behind `make attack`",
 }
 
-KILL, TRAIN, HEALTH, SAVE = "test_kill_anytime.py", "test_training.py", "test_health.py", "test_checkpoint.py"
-SUMS = "test_run_sums.py"
+KILL, SAVE, SUMS = "run/test_kill_anytime.py", "run/test_checkpoint.py", "run/test_run_sums.py"
+TRAIN, HEALTH = "training/test_training.py", "training/test_health.py"
 PROMISES = [
     Promise(
         "Kill it any time: the same command resumes, and ends with the same bits",
@@ -52,7 +52,7 @@ PROMISES = [
     Promise(
         "Two runs cannot write one directory",
         "20 starts at one moment: one trains, 19 say who does, and it can be sampled meanwhile",
-        (f"{KILL}::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does", "test_files.py::"
+        (f"{KILL}::test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does", "files/test_files.py::"
          "test_a_lock_is_held_by_one_process_named_to_others_and_freed_by_its_death"),
     ),
     Promise(
@@ -70,7 +70,7 @@ PROMISES = [
         "A full or failing disk is one clear message; what was saved stays",
         "ENOSPC, EIO, EROFS at every operation of a save; short writes; too little space",
         (f"{SAVE}::test_a_save_that_fails_anywhere_leaves_the_previous_checkpoint_and_can_be_repeated",
-         f"{SAVE}::test_too_little_space_is_told_before_anything_is_written", "test_files.py"),
+         f"{SAVE}::test_too_little_space_is_told_before_anything_is_written", "files/test_files.py"),
     ),
     Promise(
         "Damage is noticed, told, and never used; nothing is deleted",
@@ -78,7 +78,7 @@ PROMISES = [
         (f"{SAVE}::test_every_kind_of_damage_is_told_kept_and_answered_with_the_previous_checkpoint",
          f"{SAVE}::test_a_checkpoint_under_the_name_of_another_step_is_damage",
          f"{SAVE}::test_damage_between_loading_and_reading_the_optimizer_is_noticed",
-         "test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
+         "corpus/test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
     ),
     Promise(
         "A flipped bit in a run is told by every command that reads it",
@@ -88,7 +88,7 @@ PROMISES = [
          f"{SUMS}::test_every_command_that_reads_a_run_tells_a_flip_in_what_is_written_once",
          f"{SUMS}::test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it",
          f"{SUMS}::test_every_command_that_reads_a_log_tells_a_flip_in_it",
-         "test_log.py::test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened",
+         "run/test_log.py::test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened",
          f"{SUMS}::test_a_replacement_that_fails_anywhere_leaves_what_verifies",
          f"{SUMS}::test_what_is_read_while_it_is_replaced_is_not_called_damaged"),
     ),
@@ -100,7 +100,7 @@ PROMISES = [
     Promise(
         "Old runs load, write what they wrote, and resume",
         "a run of every released format",
-        ("test_formats.py",),
+        ("run/test_formats.py",),
     ),
     Promise(
         "Stopping changes nothing",
@@ -117,7 +117,7 @@ PROMISES = [
     Promise(
         "A changed config or text is refused, with both values",
         "each key, the text, the tokenizer",
-        ("test_run_directory.py::test_whatever_decides_the_numbers_cannot_change_in_a_run",
+        ("run/test_run_directory.py::test_whatever_decides_the_numbers_cannot_change_in_a_run",
          f"{TRAIN}::test_a_changed_config_is_refused_showing_both_values",
          f"{TRAIN}::test_a_changed_text_is_refused"),
     ),
@@ -165,33 +165,33 @@ PROMISES = [
     Promise(
         "Hostile input ends in an answer or in one error, runs no code, and makes nothing outside",
         "configs, checkpoints with recomputed sums, prompts, names, command lines, in a watched process",
-        ("test_hostile_input.py::test_150_hostile_inputs_end_in_an_answer_or_in_one_error",
-         "test_config_refusals.py::test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else"),
+        ("cli/test_hostile_input.py::test_150_hostile_inputs_end_in_an_answer_or_in_one_error",
+         "config/test_config_refusals.py::test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else"),
     ),
     Promise(
         "A foreign config whose numbers cannot be is refused by its key",
         "not finite, not positive, out of range, of another type: each number of configs for Hugging Face, also of"
         " their rotary positions",
-        ("test_import_hf.py::test_a_number_that_cannot_be_one_is_refused_by_its_key_in_a_sentence_of_ours",),
+        ("export/test_import_hf.py::test_a_number_that_cannot_be_one_is_refused_by_its_key_in_a_sentence_of_ours",),
     ),
     Promise(
         "Any bytes become tokens that say them, or are refused",
         "texts that are cut, spliced, recoded, binary; names of texts",
-        ("test_corpus_fuzz.py::test_any_bytes_become_tokens_that_say_them_or_are_refused",
-         "test_corpus_fuzz.py::test_no_name_of_a_text_puts_anything_outside_its_folder"),
+        ("corpus/test_corpus_fuzz.py::test_any_bytes_become_tokens_that_say_them_or_are_refused",
+         "corpus/test_corpus_fuzz.py::test_no_name_of_a_text_puts_anything_outside_its_folder"),
     ),
     Promise(
         "No input takes memory or time beyond a stated bound",
         "compressed text, JSON, tables, Parquet, folders and links that would become more than a machine has: each in a"
         " process, at most 300 MB and 10 s of processor time",
-        ("test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
-         "test_input_bounds.py::test_want_of_memory_is_not_called_damage"),
+        ("corpus/test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
+         "corpus/test_input_bounds.py::test_want_of_memory_is_not_called_damage"),
     ),
     Promise(
         "Data is never code",
         "the source is read for pickle, exec, eval, unsafe YAML, torch.load; a train, resume, eval, sample and doctor"
         " run under an audit hook; lines and acts are planted for both to see",
-        ("test_no_code.py",),
+        ("project/test_no_code.py",),
     ),
     Promise(
         "Kill it any time, however it trains",
@@ -211,20 +211,20 @@ PROMISES = [
         "Kill any of the processes that train together",
         "SIGKILL of either process or of their launcher, in its start, between steps and inside a save, with the"
         " optimizer sharded or not; compared with one process that was left alone",
-        ("test_parallel_kills.py::test_processes_killed_20_times_end_with_the_bits_of_one_that_was_left_alone",),
+        ("distributed/test_parallel_kills.py::test_processes_killed_20_times_end_with_the_bits_of_one_that_was_left_alone",),
         where="slow",
     ),
     Promise(
         "A host that vanishes ends the others with one error, and the run goes on",
         "the cable between two network namespaces that train together is cut",
-        ("test_two_hosts.py::test_a_host_that_vanishes_ends_the_other_with_one_error_and_the_run_goes_on",),
+        ("distributed/test_two_hosts.py::test_a_host_that_vanishes_ends_the_other_with_one_error_and_the_run_goes_on",),
         where="slow",
     ),
     *(
         Promise(
             f"Hostile {kind}",
             "as above",
-            (f"test_hostile_input.py::test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error[{kind}]",),
+            (f"cli/test_hostile_input.py::test_20_000_hostile_inputs_end_in_an_answer_or_in_one_error[{kind}]",),
             where="slow",
         )
         for kind in ("configs", "checkpoints", "prompts", "names", "commands")
@@ -232,7 +232,7 @@ PROMISES = [
     Promise(
         "Hostile texts",
         "as above",
-        ("test_corpus_fuzz.py::test_many_more_bytes_become_tokens_or_are_refused",),
+        ("corpus/test_corpus_fuzz.py::test_many_more_bytes_become_tokens_or_are_refused",),
         where="slow",
     ),
     *ATTACK,

@@ -9,13 +9,12 @@ the installed packages, a connection, another process, a file written outside th
 import os
 import sys
 import sysconfig
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from gpt_cli.cpu.common.compiler import find_compiler
+from tests.support.command import ROOT
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = str(ROOT / "gpt_cli")
 STANDARD = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 INSTALLED = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]  # by .pth, too

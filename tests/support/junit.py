@@ -10,7 +10,7 @@ class Case(NamedTuple):
     """A test that was run, with its arguments if it has some."""
 
     name: str
-    """`file.py::test_x[1]`, without the folders of the file."""
+    """`room/file.py::test_x[1]`, below `tests`."""
     outcome: str
     """passed, failed, error (outside of the test itself) or skipped."""
     message: str
@@ -22,13 +22,14 @@ class Case(NamedTuple):
 def read_cases(report: Path) -> Iterator[Case]:
     """Each test of the file `report`."""
     for case in ElementTree.parse(report).iter("testcase"):
-        *_, file = [part for part in case.attrib["classname"].split(".") if part.startswith("test_")]
-        outer = case.attrib["classname"].partition(f"{file}.")[2].replace(".", "::")
+        parts = case.attrib["classname"].removeprefix("tests.").split(".")
+        in_file = next(n for n, part in enumerate(parts) if part.startswith("test_")) + 1
+        file = "/".join(parts[:in_file]) + ".py"
         actual = {outcome: case.find(outcome) for outcome in ("failure", "error", "skipped")}
         reason = next((element for element in actual.values() if element is not None), None)
         words = {"failure": "failed", "error": "error", "skipped": "skipped"}
         yield Case(
-            f"{file}.py::{outer + '::' if outer else ''}{case.attrib['name']}",
+            "::".join([file, *parts[in_file:], case.attrib["name"]]),
             next((words[kind] for kind, element in actual.items() if element is not None), "passed"),
             "" if reason is None else (reason.attrib.get("message") or reason.text or "").strip().partition("\n")[0],
             float(case.attrib["time"]),

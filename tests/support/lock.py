@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.command import ROOT
+
 HOLD = """
 import sys; from pathlib import Path; from gpt_cli.files import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1])); print("held", flush=True); sys.stdin.read()
@@ -20,7 +22,7 @@ def locked_elsewhere(directory: Path) -> Iterator[subprocess.Popen[str]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

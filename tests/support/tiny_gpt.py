@@ -37,7 +37,7 @@ GIVEN: dict[str, Any] = {
     "window": st.sampled_from([None, 1, 3, 100]),
     "logit_softcap": st.sampled_from([None, 2.0]),
     "context_length": st.sampled_from([2, 3, CONTEXT]),
-    "causal": st.just(True),  # no cache knows another (tests/test_capabilities.py)
+    "causal": st.just(True),  # no cache knows another (tests/model/test_capabilities.py)
     "zero_init": st.just(False),  # or attention would do nothing
 }
 

@@ -1,0 +1,265 @@
+"""Tables, encodings and the hub: a document a row, any encoding by its name, the network only when asked."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt_cli.corpus import hub, records
+from gpt_cli.corpus.decoding import decode
+from gpt_cli.corpus.readers import ReaderOptions
+from gpt_cli.corpus.sources import read_documents
+from gpt_cli.errors import RequestError, UserError
+from tests.support.command import ROOT
+
+
+def texts(
+    source: str | Path | list[str], options: ReaderOptions | None = None, note: Callable[[str], None] = pytest.fail
+) -> list[str]:
+    named = source if isinstance(source, list) else str(source)
+    return [document.text for document in read_documents(named, note=note, options=options)]
+
+
+# Encodings
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "utf-32", "shift_jis", "gb18030"])
+def test_a_file_in_a_named_encoding_is_read_with_its_newlines(tmp_path: Path, encoding: str) -> None:
+    text = "a\r\nb\n" + ("日本" if encoding in ("shift_jis", "gb18030") else "süß")
+    (tmp_path / "x.txt").write_bytes(text.encode(encoding))
+    assert texts(tmp_path / "x.txt", ReaderOptions(encoding=encoding)) == [text]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"), min_size=1), st.integers(1, 5))
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-be", "gb18030"])
+def test_where_the_pieces_end_does_not_matter(encoding: str, text: str, size: int) -> None:
+    data = text.encode(encoding)
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert "".join(decode(chunks, "x", encoding, pytest.fail)) == text
+
+
+@given(st.binary(max_size=40), st.integers(1, 7))
+def test_the_offset_of_what_does_not_decode_is_that_of_python_for_the_whole(data: bytes, size: int) -> None:
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    start = first_wrong(data)
+    if start is None or b"\0" in data or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return
+    with pytest.raises(UserError) as caught:
+        list(decode(chunks, "x", "utf-8", lambda _: None))
+    assert caught.value.message.endswith(f"byte 0x{data[start]:02x} at offset {start:,}")
+    assert caught.value.where == f"x:{data[:start].count(10) + 1}"
+
+
+def first_wrong(data: bytes) -> int | None:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
+
+
+@pytest.mark.parametrize(
+    "encoding", ["", "utf-9", "rot13", "base64", "idna", "undefined", "unicode_escape", "\0", "x" * 999]
+)
+def test_what_is_no_encoding_of_text_is_a_wrong_request(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(RequestError, match="not an encoding of text"):
+        texts(tmp_path / "x.txt", ReaderOptions(encoding=encoding))
+
+
+def test_a_zero_character_is_binary_in_every_encoding(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes("a\0b".encode("utf-16"))
+    with pytest.raises(UserError, match="binary"):
+        texts(tmp_path / "x.txt", ReaderOptions(encoding="utf-16"))
+
+
+# JSON lines and tables
+
+
+def test_json_lines_are_read_under_the_key_chosen_and_the_keys_there_are_told(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"body": "one", "id": 1}\n{"body": "two"}')
+    assert texts(tmp_path / "x.jsonl", ReaderOptions(text_key="body")) == ["one", "two"]
+    with pytest.raises(UserError) as caught:
+        texts(tmp_path / "x.jsonl")
+    assert "body, id" in (caught.value.hint or "")
+
+
+def test_a_record_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LONGEST_RECORD", 1 << 20)
+    (tmp_path / "x.jsonl").write_text('{"text": "' + "a" * (4 << 20) + '"}')
+    with pytest.raises(UserError, match="this line is longer than"):
+        texts(tmp_path / "x.jsonl")
+
+
+TABLE = [["id", "text"], ["1", 'said "no",\nthen\r\nleft'], ["2", ""], ["3", "größer, 世界"], ["4", " "]]
+
+
+def test_a_csv_file_is_a_document_a_row(tmp_path: Path) -> None:
+    rows = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in TABLE]
+    (tmp_path / "x.csv").write_bytes("\r\n".join([*rows, ""]).encode())
+    assert texts(tmp_path / "x.csv") == [row[1] for row in TABLE[1:] if row[1]]
+    assert texts(tmp_path / "x.csv", ReaderOptions(text_key="id")) == ["1", "2", "3", "4"]
+    with pytest.raises(UserError, match="no column 'body'") as caught:
+        texts(tmp_path / "x.csv", ReaderOptions(text_key="body"))
+    assert "id, text" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(("rows", "line"), [('id,text\n1,"a', 2), ('id,text\n1,"a"b\n', 2), ("id,text\n1\n", 2)])
+def test_what_is_not_csv_is_refused_with_its_line(tmp_path: Path, rows: str, line: int) -> None:
+    (tmp_path / "x.csv").write_text(rows)
+    with pytest.raises(UserError) as caught:
+        texts(tmp_path / "x.csv")
+    assert caught.value.where == f"{tmp_path / 'x.csv'}:{line}"
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as format
+
+    columns = {"id": list(range(1000)), "text": [f"row {n} – 世界\r\n" if n % 3 else None for n in range(1000)]}
+    format.write_table(arrow.table(columns), tmp_path / "x.parquet", row_group_size=100)
+    return tmp_path / "x.parquet"
+
+
+def test_a_parquet_file_is_a_document_a_row(parquet: Path) -> None:
+    notes: list[str] = []
+    expected = [f"row {n} – 世界\r\n" for n in range(1000) if n % 3]
+    assert texts(parquet, note=notes.append) == expected
+    assert notes == [f"{parquet}: there is nothing (null) in the column 'text' of 334 rows"]
+    assert texts(parquet.parent, note=notes.append) == expected  # also one in a folder
+    with pytest.raises(UserError, match="no column 'body'"):
+        texts(parquet, ReaderOptions(text_key="body"))
+    with pytest.raises(UserError, match="holds int64, not text"):
+        texts(parquet, ReaderOptions(text_key="id"))
+
+
+def test_a_parquet_file_without_rows_has_no_documents_and_is_not_damaged(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as format
+
+    format.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "x.parquet")
+    assert texts(tmp_path / "x.parquet") == []
+
+
+def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:
+    data = parquet.read_bytes()
+    for offset in range(0, len(data), max(1, len(data) // 100)):
+        for damaged in (data[:offset], data[:offset] + bytes([data[offset] ^ 255]) + data[offset + 1 :]):
+            parquet.write_bytes(damaged)
+            try:
+                texts(parquet, note=lambda _: None)
+            except UserError as error:
+                assert error.exit_code == 1  # noqa: PT017 - some damage is in values that nobody reads
+
+
+def test_a_failure_of_pyarrow_without_a_message_is_told_by_its_type(
+    parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyarrow import ArrowInvalid
+    from pyarrow import parquet as format
+
+    def fail(*_: Any, **__: Any) -> NoReturn:
+        raise ArrowInvalid("")
+
+    monkeypatch.setattr(format, "ParquetFile", fail)
+    with pytest.raises(UserError, match=r"is not a whole Parquet file: ArrowInvalid$"):
+        texts(parquet)
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match="needs the package pyarrow") as caught:
+        texts(tmp_path / "x.parquet")
+    assert "gpt-cli[data]" in (caught.value.hint or "")
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\ufeff"), min_size=1), min_size=1)
+)
+def test_json_lines_give_back_any_documents(tmp_path: Path, documents: list[str]) -> None:
+    (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    assert texts(tmp_path / "x.jsonl") == documents
+
+
+# The hub
+
+
+def test_without_a_network_hf_is_one_clear_error(gpt: Callable[..., Any], tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "sitecustomize.py").write_text(
+        "import socket\n"
+        "def refuse(*_, **__): raise OSError(101, 'Network is unreachable')\n"
+        "socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse\n"
+    )
+    path = f"{blocked}:{ROOT}"
+    completed = gpt(
+        "tokenize",
+        "hf:nobody/nothing",
+        PYTHONPATH=path,
+        HF_HOME=str(tmp_path / "hub"),
+        HF_ENDPOINT="http://127.0.0.1:9",
+    )
+    assert completed.rc == 1, completed.stderr
+    assert completed.stderr.startswith("error: cannot get hf:nobody/nothing from the Hugging Face hub")
+    assert "needs the network" in completed.stderr
+    assert len(completed.stderr.splitlines()) == 2
+    assert not (tmp_path / "tokens").exists()
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:x", "hf:/x", "hf:x/"])
+def test_a_name_that_is_no_data_set_is_a_wrong_request_and_touches_no_network(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "socket", lambda *_: pytest.fail("the network"))
+    with pytest.raises(RequestError, match="names no data set"):
+        texts(name)
+
+
+def test_no_other_source_loads_the_library_of_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("text " * 100)
+    check = (
+        "import sys; from gpt_cli.corpus.prepare import prepare_corpus; from gpt_cli.config import *;"
+        "prepare_corpus(DataConfig(source='x.txt'), TokenizerConfig(), cache=False, note=print);"
+        "sys.exit('huggingface_hub' in sys.modules)"
+    )
+    completed = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=False)
+    assert completed.returncode == 0
+
+
+def test_the_files_of_a_data_set_come_from_the_revision_that_was_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[dict[str, Any]] = []
+
+    class Api:
+        def repo_info(self, **options: Any) -> Any:
+            requests.append(options)
+            names = ["README.md", "data/train-1.jsonl", "data/train-0.jsonl", "data/test.jsonl"]
+            return SimpleNamespace(sha="abc", siblings=[SimpleNamespace(rfilename=name, size=9) for name in names])
+
+    def get(filename: str, **options: Any) -> str:
+        requests.append(options)
+        path = tmp_path / Path(filename).name
+        path.write_text(json.dumps({"text": filename}))
+        return str(path)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfApi=Api, hf_hub_download=get))
+    notes: list[str] = []
+    documents = list(read_documents("hf:owner/name@main", note=notes.append))
+    assert [document.text for document in documents] == ["data/train-0.jsonl", "data/train-1.jsonl"]
+    assert [options["revision"] for options in requests] == ["main", "abc", "abc"]
+    assert "2 files, 18 bytes, revision abc" in notes[0]
+    assert [path.name for path in hub.download_dataset("owner/name/data/te*", notes.append)] == ["test.jsonl"]
+    with pytest.raises(RequestError, match="no such files"):
+        hub.download_dataset("owner/name/nothing*", notes.append)

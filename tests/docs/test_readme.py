@@ -1,0 +1,111 @@
+"""Every command of the README runs, its outputs have the shape it shows, and its tour of files is true."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import ROOT, run_python
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Training takes a minute on the page; here it is the same, of a few steps. Likewise what measures.
+SHORT = {
+    "gpt train --config configs/quickstart.yaml": ("train.steps=4",),
+    "gpt train book.txt": ("train.steps=4",),
+    "gpt bench configs/quickstart.yaml --seconds 3": ("--seconds", "0.1", "train.batch_size=2", "model.n_embd=32"),
+    "gpt tune configs/quickstart.yaml --steps 60 -o lr.png": ("--steps", "10", "train.batch_size=2", "model.n_embd=32"),
+}
+ELSEWHERE = {"gpt selftest --quick": "selftest/test_selftest.py"}  # runs it, with --json
+BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n" * 100
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences."""
+
+    language: str
+    text: str
+
+    def commands(self) -> list[tuple[str, str]]:
+        """Each command with the output that the page shows, in their order; a `text` block has commands alone."""
+        if self.language == "text":
+            return [(line, "") for line in self.text.splitlines() if line.startswith("gpt ")]
+        parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:] if self.language == "console" else []
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+BLOCKS = [Block(*groups) for groups in re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)]
+COMMANDS = [command for block in BLOCKS for command, _ in block.commands()]
+
+
+@pytest.fixture
+def work_dir(tmp_path: Path) -> Path:
+    """A folder with what a clone has, and a book."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "book.txt").write_text(BOOK)
+    return tmp_path
+
+
+def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_here, work_dir):
+    assert sum(command.startswith("gpt ") for command in COMMANDS) >= 18
+    assert sum(block.language == "python" for block in BLOCKS) == 1
+    for block in BLOCKS:
+        if block.language == "python":
+            assert len(run_python(block.text, work_dir)) >= 100
+        for command, expected in block.commands():
+            if not command.startswith("gpt "):
+                continue
+            if command in ELSEWHERE:
+                words = ", ".join(f'"{word}"' for word in shlex.split(command)[1:])
+                assert f"gpt({words}" in (ROOT / "tests" / ELSEWHERE[command]).read_text()
+                continue
+            outcome = gpt_here(*shlex.split(command)[1:], *SHORT.get(command, ()))
+            assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
+            if expected and "sample" not in command:
+                assert first_words(outcome.stdout) == first_words(expected), command
+
+
+def first_words(text: str) -> list[str]:
+    """The names in the first column. Pieces of text, in quotes, depend on Python's edition of its reference."""
+    words = [line.split()[0] for line in text.splitlines() if line.strip()]
+    return ["'" if word.startswith("'") else word for word in words]
+
+
+def test_every_other_command_is_a_target_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text()
+    other_commands = {command for command in COMMANDS if not command.startswith("gpt ")}
+    other_commands |= set(re.findall(r"`(make [a-z-]+)`", README))
+    for command in other_commands:
+        assert re.search(rf"^{command.removeprefix('make ')}:", makefile, flags=re.MULTILINE), command
+
+
+def test_every_path_of_the_page_is_there():
+    table = README[README.index("## The files") :]
+    for path in re.findall(r"`((?:gpt_cli|configs|data|docs|tests|bench|cli|training|model)/[\w./]*)`", table):
+        assert (ROOT / path).exists() or (ROOT / "gpt_cli" / path).exists(), path
+    for package in (path for path in (ROOT / "gpt_cli").iterdir() if path.is_dir() and path.name != "__pycache__"):
+        assert f"`gpt_cli/{package.name}/`" in README, package
+    for link in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / link).exists(), link
+
+
+def test_every_shipped_config_has_its_line():
+    for config in (ROOT / "configs").glob("*.yaml"):
+        assert f"`{config.name}`" in README, config.name
+
+
+@pytest.mark.slow
+def test_make_train_in_a_fresh_clone_trains_samples_and_then_says_that_it_is_done(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    for expected in ("step 600/600", "all 600 steps are done"):
+        completed = subprocess.run(
+            ["make", "train"], cwd=clone, capture_output=True, text=True, timeout=1200, check=False
+        )
+        assert completed.returncode == 0, completed.stderr
+        assert expected in completed.stderr
+        assert completed.stdout.count("The ") >= 1

@@ -1,0 +1,401 @@
+"""Pairs and chats: each example is learned as if it were alone, and nothing but what is to be learned counts."""
+
+import json
+import math
+import runpy
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.examples.read_examples import read_examples
+from gpt_cli.corpus.lazy_corpus import open_lazy
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.distributed.world import World
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.model.gpt import GPT
+from gpt_cli.runtime.device import Runtime
+from gpt_cli.sampling import encode_prompt
+from gpt_cli.sampling.conversation import Conversation
+from gpt_cli.training.evaluate import IGNORED, evaluate
+from gpt_cli.training.example_batches import ExampleBatches, open_batches, open_evaluation
+from gpt_cli.training.state import TrainingState
+from gpt_cli.training.step import train_step
+from tests.support.command import ROOT
+
+CPU = torch.device("cpu")
+TINY = ("model.n_layer=2", "model.n_head=2", "model.n_embd=32", "model.context_length=40", "train.batch_size=6")
+WORDS = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    rows = [{"prompt": f"{i} {'.' * (i % 5)}", "completion": f"{WORDS[i % 10]} {WORDS[i * 7 % 10]}"} for i in range(60)]
+    return write(tmp_path / "pairs.jsonl", rows)
+
+
+def config_of(path: Path, *overrides: str) -> Config:
+    return parse_config("", "t", [f"data.source={path}", "data.format=pairs", *TINY, *overrides])
+
+
+def corpus_of(config: Config) -> Corpus:
+    return prepare_corpus(config.data, config.tokenizer, note=print)
+
+
+def state_of(config: Config, corpus: Corpus) -> TrainingState:
+    state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, Runtime(CPU, "fp32", 2), print)
+    torch.manual_seed(1)
+    with torch.no_grad():  # none is zero
+        for parameter in state.parameters:
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return state
+
+
+def loss_alone(model: GPT, config: Config, corpus: Corpus, example: int, split: str = "train") -> tuple[float, int]:
+    """The definition: one example without filling, its completion's tokens one by one."""
+    prompt, completion = corpus.examples[split].last_turn(example)
+    ids = torch.tensor(prompt + completion)
+    with torch.no_grad():
+        log_probs = model.eval()(ids[None, :-1])[0].log_softmax(-1)
+    targets = ids[1:]
+    first_target = 1 if config.data.loss_on == "all" else len(prompt)
+    losses = -log_probs.gather(1, targets[:, None])[first_target - 1 :, 0].double()
+    return float(losses.sum()), len(losses)
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+@pytest.mark.parametrize("loss_on", ["completion", "all"])
+def test_the_loss_of_a_step_is_the_mean_of_what_counts_in_each_example_alone(pairs, engine, loss_on):
+    config = config_of(pairs, f"runtime.engine={engine}", f"data.loss_on={loss_on}")
+    corpus = corpus_of(config)
+    state = state_of(config, corpus)
+    batches = open_batches(config, corpus, CPU, print)
+    assert isinstance(batches, ExampleBatches)
+    actual = [loss_alone(state.model, config, corpus, int(batches.rows.indices[row])) for row in batches.indices(3)]
+    loss, _ = train_step(state, batches.at(3), config, 3, 0.0, Runtime(CPU, "fp32", 2))
+    assert loss.item() == pytest.approx(sum(f[0] for f in actual) / sum(f[1] for f in actual), rel=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_gradients_do_not_depend_on_micro_batches(pairs, engine):
+    """Though those of one step have unequal numbers of targets."""
+    actual = []
+    for size in (6, 3, 1):
+        config = config_of(pairs, f"runtime.engine={engine}", f"train.micro_batch_size={size}")
+        corpus = corpus_of(config)
+        state = state_of(config, corpus)
+        batches = open_batches(config, corpus, CPU, print)
+        loss, norms = train_step(state, batches.at(0), config, 0, 0.0, Runtime(CPU, "fp32", 2))
+        actual.append(torch.cat([loss[None], norms]))
+    torch.testing.assert_close(actual[1], actual[0], rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(actual[2], actual[0], rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, None])
+@pytest.mark.parametrize("engine", ["native", "torch"])
+def test_evaluation_is_exact_and_its_bits_are_per_byte_of_the_completions(pairs, engine, batch_size):
+    config = config_of(pairs, f"runtime.engine={engine}")
+    corpus = corpus_of(config)
+    state = state_of(config, corpus)
+    eval_data = open_evaluation(config, corpus, CPU, print)
+    result = evaluate(state.model, state.engine, eval_data, batch_size)
+    losses = [loss_alone(state.model, config, corpus, i, "val") for i in range(len(corpus.examples["val"]))]
+    total, tokens = sum(a[0] for a in losses), sum(a[1] for a in losses)
+    completions = [
+        corpus.tokenizer.decode(corpus.examples["val"].last_turn(i)[1]).removesuffix("\x03") for i in range(len(losses))
+    ]
+    assert (result.tokens, result.of_tokens) == (tokens, tokens)
+    assert result.loss == pytest.approx(total / tokens, rel=1e-6)
+    assert (result.characters, result.bytes) == (len("".join(completions)), len("".join(completions).encode()))
+    assert result.bpb == pytest.approx(total / math.log(2) / result.bytes, rel=1e-6)
+
+
+def test_an_epoch_has_each_example_once_and_processes_share_the_rows_of_one(pairs):
+    config = config_of(pairs, "data.val_fraction=0.2")
+    corpus = corpus_of(config)
+    batches = open_batches(config, corpus, CPU, print)
+    n = len(batches.rows)
+    seen_rows = [row for step in range(16 * n) for row in batches.indices(step)]  # 96 epochs, in whole pools
+    assert np.bincount(seen_rows, minlength=n).tolist() == [96] * n
+    for step in (0, 5, 40):
+        inputs = torch.cat([i for i, _ in batches.at(step)])
+        for size in (2, 3):
+            worlds = [World(rank, size) for rank in range(size)]
+            shares = [ExampleBatches(batches.rows, CPU, 40, 6, 1, config.seed, world).at(step) for world in worlds]
+            assert torch.cat([i for share in shares for i, _ in share]).equal(inputs)
+
+
+def test_filling_is_never_a_target_and_prompts_are_not(pairs):
+    config = config_of(pairs)
+    corpus = corpus_of(config)
+    batches = open_batches(config, corpus, CPU, print)
+    for step in range(4):
+        for inputs, targets in batches.at(step):
+            for row, ids in zip(inputs.tolist(), targets.tolist(), strict=True):
+                target_text = corpus.tokenizer.decode([token for token in ids if token != IGNORED])
+                assert target_text.endswith("\x03")
+                assert "\x02" not in target_text
+                assert target_text[:-1] in corpus.tokenizer.decode(row)
+
+
+def test_what_is_too_long_is_told_and_left_out_or_cut_as_asked(tmp_path):
+    rows = [{"prompt": f"p{i}", "completion": "c" * (10 if i % 2 else 60)} for i in range(20)]
+    path = write(tmp_path / "long.jsonl", rows)
+    notes: list[str] = []
+    drop_batches = open_batches(config := config_of(path), corpus := corpus_of(config), CPU, notes.append)
+    n_long = int((corpus.examples["train"].lengths > 41).sum())
+    assert len(drop_batches.rows) == len(corpus.examples["train"]) - n_long
+    cut_config = config_of(path, "data.too_long=cut")
+    cut_batches = open_batches(cut_config, corpus, CPU, notes.append)
+    assert len(cut_batches.rows) == len(corpus.examples["train"])
+    assert int(cut_batches.rows.widths.max()) == 40
+    message = f"{n_long} of {len(cut_batches.rows)} training examples are longer than model.context_length 40: {n_long}"
+    assert notes == [f"{message} left out", f"{message} cut"]
+    with pytest.raises(RequestError, match="no training example fits"):
+        open_batches(config_of(path, "model.context_length=4"), corpus, CPU, notes.append)
+
+
+def test_a_context_to_which_no_example_can_be_cut_is_refused_with_the_smallest_that_suffices(tmp_path):
+    rows = [{"prompt": f"{i:02d}pppp" + "p" * (i % 7), "completion": "c" * 60} for i in range(20)]
+    path = write(tmp_path / "long.jsonl", rows)
+    corpus = corpus_of(config_of(path))
+    keys = "data.too_long=cut", "model.context_length=2"
+    with pytest.raises(RequestError, match="no training example keeps a token that is learned") as refused:
+        open_batches(config_of(path, *keys), corpus, CPU, print)
+    assert refused.value.hint is not None
+    smallest = refused.value.hint.split()[-1]
+    assert len(open_batches(config_of(path, keys[0], smallest), corpus, CPU, print).rows)
+    below = f"model.context_length={int(smallest.split('=')[1]) - 1}"
+    with pytest.raises(RequestError, match="keeps a token"):
+        open_batches(config_of(path, keys[0], below), corpus, CPU, print)
+
+
+@pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
+def test_every_vocabulary_spells_examples_as_a_prompt_is_spelt_that_a_model_continues(pairs, kind):
+    config = config_of(pairs, f"tokenizer.kind={kind}", *(["tokenizer.vocab_size=270"] if kind == "bpe" else []))
+    corpus = corpus_of(config)
+    examples = corpus.examples["val"]
+    for i in range(len(examples)):
+        prompt, completion = examples.last_turn(i)
+        prompt_text = corpus.tokenizer.decode(prompt).removesuffix("\x02")
+        assert encode_prompt(corpus.tokenizer, config.sample.prefix + prompt_text + config.sample.suffix) == prompt
+        assert corpus.tokenizer.decode(completion).endswith("\x03")
+
+
+def test_the_template_is_that_of_samples_unless_a_config_says_otherwise(pairs):
+    config = config_of(pairs)
+    assert (config.sample.prefix, config.sample.suffix, config.sample.stop) == ("", "\x02", ["\x03"])
+    assert parse_config(dump_config(config), "again") == config
+    other_config = config_of(pairs, "data.prompt_end=' => '", "data.completion_end='|'", "sample.stop=[x]")
+    assert (other_config.sample.suffix, other_config.sample.stop) == (" => ", ["x"])
+    chat_config = parse_config("", "t", ["data.format=chat"])
+    assert chat_config.sample.prefix + "Hi" + chat_config.sample.suffix == "user\x02Hi\x03assistant\x02"
+    assert parse_config("", "t").sample.suffix == ""
+    text_config_yaml = dump_config(parse_config("", "t"))  # every key is written down, as a run has it
+    assert parse_config(text_config_yaml, "t", [f"data.source={pairs}", "data.format=pairs", *TINY]) == config
+
+
+CHAT = [
+    {"role": "system", "content": "Sei kurz."},
+    {"role": "user", "content": "Hallo?"},
+    {"role": "assistant", "content": "Ja."},
+    {"role": "user", "content": "Gut."},
+    {"role": "assistant", "content": "Schön."},
+]
+
+
+def test_of_a_chat_what_the_assistant_says_counts_and_a_conversation_is_spelt_alike(tmp_path):
+    path = write(tmp_path / "c.jsonl", [{"messages": [{**CHAT[0], "content": f"{i}"}, *CHAT[1:]]} for i in range(9)])
+    config = config_of(
+        path, "data.format=chat", "tokenizer.kind=byte", "data.val_fraction=0.3", "model.context_length=99"
+    )
+    corpus = corpus_of(config)
+    examples = corpus.examples["val"]
+    ids, kinds = examples.tokens[: examples.starts[1]], examples.kinds[: examples.starts[1]]
+    assert corpus.tokenizer.decode(ids[kinds > 0]) == "Ja.\x03Schön.\x03"
+    template = TurnTemplate.of(config.data)
+    talk = Conversation(corpus.tokenizer, 99, config.sample.prefix, config.sample.suffix, template)
+    talk.say("Hallo?")
+    talk.answer("Ja.", 0)
+    head = corpus.tokenizer.decode(ids).partition("\x03")[0] + "\x03"
+    assert head == template.system(head.removeprefix("system\x02").removesuffix("\x03"))
+    assert head + corpus.tokenizer.decode(talk.say("Gut.").tokens) == corpus.tokenizer.decode(examples.last_turn(0)[0])
+
+
+def test_of_pairs_a_conversation_shows_the_model_one_turn_alone(pairs):
+    config = config_of(pairs, "tokenizer.kind=byte")
+    talk = Conversation(corpus_of(config).tokenizer, 40, "", config.sample.suffix, TurnTemplate.of(config.data))
+    talk.say("a")
+    talk.answer("b", 0)
+    assert bytes(talk.say("c").tokens) == b"c\x02"
+
+
+def test_one_text_before_completions_is_in_one_split_and_the_order_of_files_does_not_matter(tmp_path):
+    rows = [{"prompt": f"p{i % 30}", "completion": f"c{i}"} for i in range(90)]
+    file = write(tmp_path / "a.jsonl", rows)
+    reversed_file = write(tmp_path / "b.jsonl", rows[::-1])
+
+    def prompts_of_split(path: Path, split: str) -> set[str]:
+        corpus = prepare_corpus(
+            config_of(path, "data.test_fraction=0.2").data, Config().tokenizer, note=print, with_test=True
+        )
+        examples = corpus.examples[split]
+        return {corpus.tokenizer.decode(examples.last_turn(i)[0]) for i in range(len(examples))}
+
+    actual = {split: prompts_of_split(file, split) for split in ("train", "val", "test")}
+    assert {split: len(prompts) for split, prompts in actual.items()} == {"train": 21, "val": 3, "test": 6}
+    assert len(set.union(*actual.values())) == 30
+    assert actual["val"] == prompts_of_split(reversed_file, "val")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_hold_the_same_examples_as_json_lines(tmp_path, pairs, suffix):
+    rows = [json.loads(line) for line in pairs.read_text(encoding="utf-8").splitlines()]
+    path = tmp_path / f"pairs{suffix}"
+    if suffix == ".csv":
+        path.write_text("prompt,completion\n" + "".join(f"{r['prompt']},{r['completion']}\n" for r in rows), "utf-8")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(rows), path)
+    actual, expected = corpus_of(config_of(path)), corpus_of(config_of(pairs))
+    assert (actual.fingerprint, actual.val.tolist()) == (expected.fingerprint, expected.val.tolist())
+
+
+def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserError:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        corpus_of(config_of(path, *overrides))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("rows", "overrides", "message", "hint"),
+    [
+        ([{"en": "a", "de": "b"}], (), "string under the key 'prompt'", "choose one: data.prompt_key=en"),
+        ([{"prompt": "a", "de": "b"}], (), "string under the key 'completion'", "data.completion_key="),
+        ([{"prompt": "a", "completion": ""}], (), "the completion is empty", "leave such examples out"),
+        ([{"prompt": "a", "completion": "b\x03"}], (), "which ends completions", "data.completion_end="),
+        ([{"prompt": 3, "completion": "b"}], (), "string under the key 'prompt'", "data.prompt_key="),
+        ([{"messages": "Hi"}], ("data.format=chat",), "the messages are not JSON", '{"role": "user"'),
+        ([{"messages": [{"role": "user"}]}], ("data.format=chat",), "no role and content", '{"role": "user"'),
+        ([{"messages": [{"role": "bot", "content": "x"}]}], ("data.format=chat",), "no role 'bot'", "assistant"),
+        ([{"messages": CHAT[:2]}], ("data.format=chat",), "no message of the assistant", "leave such"),
+    ],
+)
+def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(
+    tmp_path, rows, overrides, message, hint
+):
+    valid_row: dict[str, object] = {"prompt": "x", "completion": "y", "messages": CHAT}
+    error = corpus_error(tmp_path, [valid_row, *rows], *overrides)
+    assert message in error.message
+    assert hint in (error.hint or "")
+    assert (error.where or "").endswith("bad.jsonl:2")
+
+
+def test_what_holds_no_examples_is_refused(tmp_path, pairs):
+    text = tmp_path / "book.txt"
+    text.write_text("Once upon a time", encoding="utf-8")
+    with pytest.raises(RequestError, match=r"book\.txt holds no pairs, which are read from \.jsonl"):
+        corpus_of(config_of(text))
+    with pytest.raises(RequestError, match=r"data\.split files is for texts"):
+        config_of(pairs, "data.split=files")
+    two_examples = write(tmp_path / "few.jsonl", [{"prompt": prompt, "completion": "c"} for prompt in "ab"])
+    with pytest.raises(UserError, match="2 different examples are too few to split"):
+        corpus_of(config_of(two_examples, "data.test_fraction=0.3"))
+    vocabulary = tmp_path / "abc.json"
+    vocabulary.write_text('{"format": "gpt-char-1", "characters": "abc 0123456789"}\n', encoding="utf-8")
+    with pytest.raises(RequestError) as caught:
+        corpus_of(config_of(pairs, f"tokenizer.file={vocabulary}"))
+    assert "data.prompt_end=TEXT" in (caught.value.hint or "")
+
+
+def test_a_lazy_corpus_is_the_whole_one(pairs):
+    config = config_of(pairs)
+    lazy_corpus, full_corpus = open_lazy(config.data, config.tokenizer, note=print), corpus_of(config)
+    assert lazy_corpus.stats == full_corpus.stats
+    assert lazy_corpus.read("train", 3, 20).tolist() == full_corpus.train[3:20].tolist()
+
+
+def test_a_run_learns_resumes_bit_for_bit_evaluates_and_samples(tmp_path, pairs, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    intervals = [f"{section}.every=20" for section in ("eval", "checkpoint", "sample")]
+    keys = [f"data.source={pairs}", "data.format=pairs", *TINY, *intervals, "schedule.kind=constant"]
+    Path("c.yaml").write_text("seed: 1\n", encoding="utf-8")
+
+    def train(*overrides: str) -> dict[str, object]:
+        assert main(["train", "--config", "c.yaml", *keys, *overrides, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    full_run = train("run_dir=whole", "train.steps=40")
+    train("run_dir=halves", "train.steps=20")
+    assert train("run_dir=halves", "train.steps=40")["weights_sha256"] == full_run["weights_sha256"]
+    assert main(["eval", "whole", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(full_run["val_loss"], rel=1e-5)
+    assert main(["sample", "whole", "--prompt", "12 ..", "--temperature", "0", "--max-new-tokens", "30"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("12 ..\n")
+    assert not {"\x02", "\x03"} & set(output)
+    assert main(["train", "--config", "c.yaml", *keys, "run_dir=dry", "--dry-run"]) == 0
+    assert "validation" in capsys.readouterr().out
+
+
+def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):
+    messages = {
+        "": "Content-Type: text/plain; charset=UTF-8\n",
+        "ctx\x04Save": "Sichern",
+        "%d page\0%d pages": "%d Seite\0%d Seiten",
+    }
+    keys, values = [k.encode() for k in sorted(messages)], [messages[k].encode() for k in sorted(messages)]
+    blob, descriptors = b"", []
+    for text in keys + values:
+        descriptors.append(struct.pack("<2I", len(text), 28 + 16 * len(keys) + len(blob)))
+        blob += text + b"\0"
+    header = struct.pack("<7I", 0x950412DE, 0, len(keys), 28, 28 + 8 * len(keys), 0, 0)
+    folder = tmp_path / "app" / "locale" / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (folder / "django.mo").write_bytes(header + b"".join(descriptors) + blob)
+    monkeypatch.setattr("sys.argv", ["catalogues.py", "de", str(tmp_path)])
+    runpy.run_path(str(ROOT / "examples" / "catalogues.py"), run_name="__main__")
+    actual = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert actual == [{"en": "%d page", "de": "%d Seite"}, {"en": "Save", "de": "Sichern"}]
+
+
+@pytest.mark.parametrize("ends", [(), ("data.prompt_end=': \"'", "data.completion_end='\"\n'")])
+def test_the_chat_template_of_an_export_makes_the_text_that_was_learned(tmp_path, ends):
+    path = write(tmp_path / "c.jsonl", [{"messages": CHAT}] * 3)
+    config = config_of(path, "data.format=chat", *ends)
+    template = TurnTemplate.of(config.data)
+    assert template is not None
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)  # as Transformers renders it
+    chat_text = environment.from_string(template.to_jinja()).render(messages=CHAT[:-1], add_generation_prompt=True)
+    (example, *_) = read_examples(str(path), config.data, print)
+    assert chat_text == example.context
+    pairs = TurnTemplate.of(config_of(path, *ends).data)
+    assert pairs is not None
+    pair_text = environment.from_string(pairs.to_jinja()).render(messages=CHAT[:2], add_generation_prompt=True)
+    assert pair_text == "Hallo?" + config.data.prompt_end
+
+
+def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "c.jsonl", [{"messages": [{**CHAT[1], "content": f"{i}"}, CHAT[2]]} for i in range(9)])
+    Path("c.yaml").write_text(f"data: {{source: {path}, format: chat}}\nrun_dir: run\n", encoding="utf-8")
+    keys = [*TINY, "train.steps=1", "sample.every=null", "data.val_fraction=0.3"]
+    assert main(["train", "--config", "c.yaml", *keys]) == 0
+    assert main(["export", "run", "out"]) == 0
+    tokenizer_config = json.loads(Path("out/tokenizer_config.json").read_text(encoding="utf-8"))
+    eos_id = json.loads(Path("out/generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    assert tokenizer_config["chat_template"].startswith("{% for m in messages %}")
+    assert corpus_of(parse_config(Path("run/config.yaml").read_text(), "run")).tokenizer.decode([eos_id]) == "\x03"
