@@ -1,6 +1,9 @@
-"""The words that stand for a choice, in a config and on the command line alike; so light that `gpt --help` has them."""
+"""Choices and bounds of a config and of the command line alike; so light that `gpt --help` has them."""
 
 from typing import Literal
+
+INT32_MAX = 2**31 - 1
+"""The largest whole number that is taken: products of two such numbers fit in 64 bits."""
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 """Device to compute on. auto: cuda, then mps, then cpu."""

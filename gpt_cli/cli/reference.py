@@ -20,7 +20,8 @@ import typer
 from gpt_cli.cli.help_format import help_sections
 from gpt_cli.config.explain import may_change
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, list_type, schema_of, sections
-from gpt_cli.config.schema import INT32_MAX, Config
+from gpt_cli.config.schema import Config
+from gpt_cli.literals import INT32_MAX
 
 _NOTE = "<!-- Written by `make reference`. Change the schema or the command, not this page. -->"
 _TYPES = {"integer": "whole number", "number": "number", "string": "text"}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gpt_cli.config.section import ConfigSection, Count, Name, Probability, Steps
+from gpt_cli.config.section import ConfigSection, Count, Name, Probability, Steps, given_values
 from gpt_cli.literals import DataFormat, SplitBy
 from gpt_cli.terminal.plural import plural
 
@@ -43,9 +43,9 @@ class DataConfig(ConfigSection):
     loss_on: Literal["completion", "all"] = "completion"
     """Of pairs and chat: which tokens are learned and evaluated, those of completions (in a chat, of what the assistant
     says) with their ends, or those of prompts, too."""
-    too_long: Literal["drop", "cut"] = "drop"
+    too_long: Literal["drop", "cut"] | None = None
     """Of pairs, chat and labelled texts: whether an example that is longer than the context is left out, or loses its
-    end. Labelled texts lose it unless this is written down."""
+    end. null: pairs and chats are left out, labelled texts lose their end."""
     packing: bool = False
     """Of pairs and chats: several examples in each row of context_length, each as if it were alone; by torch. false:
     rows of examples of similar length, as wide as the longest of them."""
@@ -78,9 +78,10 @@ class DataConfig(ConfigSection):
     def _divide_by_examples(cls, values: Any) -> Any:
         """Pairs and chats are examples, none of which is ever cut in two."""
         if not isinstance(values, Mapping) or values.get("format") not in ("pairs", "chat", "labelled"):
-            return values
-        if values["format"] == "labelled":
-            values = {"too_long": "cut", **values}
+            # Runs made when this was the default have it written down, also those of text.
+            return {**values, "too_long": None} if given_values(values).get("too_long") == "drop" else values
+        if values.get("too_long") is None:
+            values = {**values, "too_long": "cut" if values["format"] == "labelled" else "drop"}
         return {**values, "split": "documents"} if values.get("split", "characters") == "characters" else values
 
     @model_validator(mode="after")

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, model_validator
 
-from gpt_cli.config.section import INT32_MAX, ConfigSection, Count, Positive, Probability
+from gpt_cli.config.section import ConfigSection, Count, Factor, Positive, Probability
+from gpt_cli.literals import INT32_MAX
 
 
 class ModelConfig(ConfigSection):
@@ -23,9 +24,9 @@ class ModelConfig(ConfigSection):
     position: Literal["learned", "sinusoidal", "rope", "alibi", "none"] = "rope"
     """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), scores that fall with the
     distance (ALiBi, Press et al., 2022; by torch alone), or nothing."""
-    rope_theta: Positive = 10_000.0
+    rope_theta: Annotated[float, Field(ge=1e-3, le=1e30)] = 10_000.0
     """Base of the rotary frequencies."""
-    rope_scaling: Annotated[tuple[Positive, Positive, Positive, Count], Strict(False)] | None = None
+    rope_scaling: Annotated[tuple[Factor, Factor, Factor, Count], Strict(False)] | None = None
     """Llama 3.1's lower rotary frequencies for a context longer than it was first trained with: factor,
     low_freq_factor, high_freq_factor, original_max_position_embeddings of its config.json. null: none."""
     rope_rounding: Literal["reciprocal", "power"] = "reciprocal"
@@ -53,7 +54,7 @@ class ModelConfig(ConfigSection):
     """Biases in linear layers and LayerNorms."""
     tie_embeddings: bool = False
     """Use the token embedding as the output head (Press and Wolf, 2017)."""
-    logit_softcap: Positive | None = None
+    logit_softcap: Factor | None = None
     """Squash logits into (-c, c) with c * tanh(logits / c) (Gemma 2). null: off."""
     causal: bool = True
     """False: a token sees those after it, too, as in encoders; for task.kind classes (by torch alone)."""
@@ -63,7 +64,7 @@ class ModelConfig(ConfigSection):
     """On embeddings and on what each sublayer adds to the residual stream."""
     attention_dropout: Probability = 0.0
     """On attention weights."""
-    init_std: Positive | None = None
+    init_std: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
     """Standard deviation of the initial weights; output projections get it over sqrt(2 * n_layer) (GPT-2). null: 0.02,
     of matrices times sqrt(128 / n_embd), so that what comes out of them does not grow with the width."""
     zero_init: bool = True

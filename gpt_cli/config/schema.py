@@ -16,9 +16,8 @@ from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.model_schema import ModelConfig as ModelConfig
 from gpt_cli.config.presets import RECIPES, apply_preset
 from gpt_cli.config.sample_schema import SampleConfig as SampleConfig
-from gpt_cli.config.section import INT32_MAX as INT32_MAX
 from gpt_cli.config.section import ConfigSection as ConfigSection
-from gpt_cli.config.section import Count, Every, Name, Positive, Probability, Steps
+from gpt_cli.config.section import Count, Every, Minutes, Name, Positive, Probability, Steps
 from gpt_cli.config.task_schema import TaskConfig as TaskConfig
 from gpt_cli.config.task_schema import task_problem, task_sections
 from gpt_cli.config.template import sample_section
@@ -73,7 +72,7 @@ class OptimConfig(ConfigSection):
     """AdamW's guard against division by zero."""
     momentum: Probability = 0.8
     """Muon's momentum."""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0.0, le=1e6)] = 0.1
     """Decoupled decay of matrices and embeddings, times the learning rate. Vectors never decay."""
     grad_clip: Positive | None = 1.0
     """Largest norm of the whole gradient. null: off."""
@@ -122,7 +121,7 @@ class TrainConfig(ConfigSection):
     a third more time (Chen et al., 2016)."""
     until_loss: Positive | None = None
     """Stop once the validation loss is this low. null: off."""
-    max_minutes: Positive | None = None
+    max_minutes: Minutes | None = None
     """Stop (evaluated and saved) after so much training time. null: off."""
     patience: Count | None = None
     """Stop after so many evaluations without a better validation loss. null: off."""
@@ -202,7 +201,7 @@ class RuntimeConfig(ConfigSection):
     of two runs may differ."""
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """CPU threads. null: one per physical core."""
-    watchdog_minutes: Positive | None = None
+    watchdog_minutes: Minutes | None = None
     """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""
 
     @model_validator(mode="before")
@@ -222,7 +221,7 @@ class ParallelConfig(ConfigSection):
     parameters, or of slices of large ones, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less
     memory, the same traffic. full: each keeps some rows of every weight, and all gather those of a block to compute it
     (FSDP, Zhao et al., 2023), for models that one device cannot hold; by torch, and not compiled."""
-    timeout_minutes: Positive = 10.0
+    timeout_minutes: Minutes = 10.0
     """Minutes that a process waits for another one before it takes it for lost and ends."""
 
 

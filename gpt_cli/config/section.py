@@ -5,13 +5,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-INT32_MAX = 2**31 - 1  # of whole numbers: products of two of them still fit in 64 bits
+from gpt_cli.literals import INT32_MAX
 
 Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
 Steps = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Every = Count | None
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
+Positive = Annotated[float, Field(gt=0.0, le=1e30)]  # that fp32 holds, with room for a product
+Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
+Minutes = Annotated[float, Field(gt=0.0, le=1e7)]  # 19 years, which every clock and timer can add up
 Name = Annotated[str, Field(min_length=1)]
 
 ConfigValues = Mapping[str, Any]

@@ -111,6 +111,8 @@ def _suggest_fix(value: object, words: list[str]) -> str | None:
     if any(word.startswith("a list of") for word in words) and isinstance(value, str) and value.strip():
         are_numbers = any(word.startswith("a list of") and word.endswith("numbers") for word in words)
         items = [item for item in re.split(r"[\s,;]+" if are_numbers else ",", value.strip("[](){} ")) if item]
+        if are_numbers and not all(re.fullmatch(r"[-+.\deE]+", item) for item in items):
+            return None
         if items and not re.search(r"[\[\](){}'\"]", "".join(items)):
             return f"write a list: [{', '.join(items)}]"
     if isinstance(value, str):

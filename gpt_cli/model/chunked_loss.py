@@ -32,7 +32,7 @@ def chunked_loss(
 ) -> Tensor:
     """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs, cache), targets)`.
 
-    A negative target does not count towards the sum; the mean is of all.
+    A negative target does not count.
     """
     hidden = model.features(inputs, cache).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
@@ -44,7 +44,7 @@ def chunked_loss(
     # In a Function `needs_input_grad` is true for a parameter even where no gradients are recorded.
     learns = torch.is_grad_enabled() and weight.requires_grad
     total: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets.flatten(), cap, rows, dtype, learns)  # type: ignore[no-untyped-call]
-    return total / len(hidden) if reduction == "mean" else total
+    return total / (targets >= 0).sum() if reduction == "mean" else total
 
 
 def rows_per_chunk(vocab_size: int, device: torch.device) -> int:

@@ -42,6 +42,7 @@ def write_picture(output: Path, figure: Figure) -> None:
     dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with mpl.rc_context({"svg.hashsalt": "gpt", "pdf.fonttype": 42}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")  # a small picture: texts overlap
         figure.savefig(picture, format=format_, metadata=dates[format_])
     replace_file(output, picture.getvalue())
 

@@ -10,8 +10,8 @@ from typing import Any, Self, TypedDict
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
-from gpt_cli.config.section import INT32_MAX
 from gpt_cli.errors import RequestError, did_you_mean
+from gpt_cli.literals import INT32_MAX
 
 SEEDS = 2**63  # a seed is one of the first so many numbers
 MAX_BIAS = 1e9  # of a logit, which fp32 still has after a division by the lowest temperature

@@ -114,8 +114,6 @@ def _train_command(requested: ConfigValues, overrides: str, source: str) -> str:
     if "train.init_from" not in requested:
         return f"gpt config init -o my.yaml, then gpt train my.yaml {overrides}"
     base = quote(str(requested["train.init_from"]))
-    if "data.format=labelled" in overrides:  # that of a run of plain text is written down as drop
-        overrides += " data.too_long=cut"
     new = f"runs/{Path(source).stem}-from-{Path(str(requested['train.init_from'])).name}"
     run_dir = quote(str(requested.get("run_dir") or new))
     return (

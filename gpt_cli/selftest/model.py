@@ -23,10 +23,13 @@ def check_causality(model: GPT) -> Check:
     changed = tokens.clone()
     changed[0, -1] = (tokens[0, -1] + 1) % model.head.out_features
     before, after = model(tokens)[0], model(changed)[0]  # (T, V) each
-    is_blind = torch.equal(before[:-1], after[:-1])
-    sees_it = not torch.equal(before[-1], after[-1])
-    figure = f"{len(before) - 1} positions before a changed token stay the same"
-    return Check("causality", is_blind and sees_it, figure if is_blind else "an earlier position saw a later token")
+    if not bool(before.isfinite().all() and after.isfinite().all()):
+        return Check("causality", False, "the logits are not finite")
+    if not torch.equal(before[:-1], after[:-1]):
+        return Check("causality", False, "an earlier position saw a later token")
+    if torch.equal(before[-1], after[-1]):
+        return Check("causality", False, "the last position does not see its own token")
+    return Check("causality", True, f"{len(before) - 1} positions before a changed token stay the same")
 
 
 @torch.inference_mode()

@@ -46,6 +46,7 @@ TOGETHER = (
     "a sixteenth user",
     "a seventeenth user",
     "an eighteenth user",
+    "a nineteenth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

@@ -56,16 +56,16 @@ def test_the_loss_in_pieces_is_the_loss_with_all_its_gradients(monkeypatch, tie_
         torch.testing.assert_close(actual[name], expected[name].to(actual[name].dtype), atol=2e-7, rtol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize(("reduction", "share"), [("sum", 0.5), ("sum", 1.0), ("mean", 0.5)])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_what_is_ignored_changes_neither_the_sum_in_pieces_nor_its_gradients(monkeypatch, softcap, share):
+def test_what_is_ignored_changes_neither_the_loss_in_pieces_nor_its_gradients(monkeypatch, softcap, reduction, share):
     monkeypatch.setattr(pieces, "MAX_CPU_LOGITS", 7 * VOCAB)
     model = build(logit_softcap=softcap).double()
     inputs, targets = batch()
     ignored_mask = torch.rand(targets.shape, generator=torch.Generator().manual_seed(1)) < share
     targets = targets.masked_fill(ignored_mask, IGNORED)
-    expected = loss_and_gradients(model, cross_entropy(model(inputs), targets, "sum"))
-    actual = loss_and_gradients(model, chunked_loss(model, inputs, targets, "sum"))
+    expected = loss_and_gradients(model, cross_entropy(model(inputs), targets, reduction))
+    actual = loss_and_gradients(model, chunked_loss(model, inputs, targets, reduction))
     for name in expected:
         torch.testing.assert_close(actual[name], expected[name].to(actual[name].dtype), atol=2e-6, rtol=1e-6, msg=name)
 

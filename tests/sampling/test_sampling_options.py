@@ -18,8 +18,8 @@ from gpt_cli.cli.options.sampling_options import DRAWS, given_options
 from gpt_cli.cli.verbs.chat import chat
 from gpt_cli.cli.verbs.sample import sample
 from gpt_cli.config import SampleConfig
-from gpt_cli.config.section import INT32_MAX
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import INT32_MAX
 from gpt_cli.sampling import SamplingOptions, SamplingParams, filters
 
 OPTIONS = {option.name: option for option in fields(SamplingParams)}

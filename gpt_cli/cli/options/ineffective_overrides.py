@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import fields, get_key
+from gpt_cli.config.presets import RECIPES
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import is_store
 from gpt_cli.errors import RequestError
@@ -49,10 +50,23 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
                 where=f"override {override!r}",
                 hint="leave one of them out",
             )
+        if key == "recipe" and config.recipe is not None and _is_overridden(config, config.recipe):
+            raise RequestError(
+                "recipe has no effect here: all that it sets is written down in the config",
+                where=f"override {override!r}",
+                hint=f"a config may have only what differs: recipe: {config.recipe} alone is one",
+            )
         if key == "data.text_key" and config.data.source is not None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
         if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
+
+
+def _is_overridden(config: Config, recipe: str) -> bool:
+    """True if `config` has another value for every key that `recipe` would change from its default."""
+    values = {f"{section}.{key}": value for section, keys in RECIPES[recipe].items() for key, value in keys.items()}
+    changes = [(key, value) for key, value in values.items() if value != fields()[key].default]
+    return bool(changes) and all(get_key(config, key) != value for key, value in changes)
 
 
 def _config_of_run(config: Config) -> Config | None:

@@ -24,7 +24,7 @@ from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.tokenizer_comparison import compare_tokenizers
 from gpt_cli.errors import RequestError
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.literals import Pattern, TokenizerKind
+from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig, TokenizerConfig
@@ -59,13 +59,16 @@ def tokenize(
         ),
     ] = None,
     train_bytes: Annotated[
-        int | None, typer.Option(min=1, max=2**31 - 1, help="How much text BPE learns from. [default: 100,000,000]")
+        int | None, typer.Option(min=1, max=INT32_MAX, help="How much text BPE learns from. [default: 100,000,000]")
     ] = None,
     unknown: Annotated[
         Literal["error", "token"], typer.Option(help="What --kind char does with a character that it lacks.")
     ] = "error",
     min_count: Annotated[
-        int, typer.Option(min=1, help="How often a character must occur, else --unknown token stands for it.")
+        int,
+        typer.Option(
+            min=1, max=INT32_MAX, help="How often a character must occur, else --unknown token stands for it."
+        ),
     ] = 1,
     allow_special: Annotated[
         bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
@@ -75,7 +78,8 @@ def tokenize(
     split: SplitOption = "characters",
     val_source: ValSourceOption = None,
     weight: Annotated[
-        list[int] | None, typer.Option(min=1, help="Repeats of each CORPUS in the training split, one for each.")
+        list[int] | None,
+        typer.Option(min=1, max=INT32_MAX, help="Repeats of each CORPUS in the training split, one for each."),
     ] = None,
     encoding: EncodingOption = "utf-8",
     text_key: TextKeyOption = "text",
