@@ -29,6 +29,8 @@ def render_info(info: Info) -> str:
     ]
     total = ("total", "", None, info.parameters)
     memory = {name: format_size(size) for name, size in info.memory_bytes.items()}
+    if info.memory_bytes["activations"] == 0:
+        memory["activations"] = "freed as gradients are allocated, which need more"
     memory["total"] = format_size(sum(info.memory_bytes.values()))
     return "\n\n".join(
         [

@@ -94,6 +94,10 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"budget.yaml": f"data: {{source: book.txt}}\ntrain: {{budget: 5s, batch_size: 1}}\n{small}"}
         texts |= {"seventeenth.html": BOOK, "seventeenth.jsonl": "\n".join(pairs)}
         texts |= {"mixed/book.txt": BOOK, "mixed/picture.raw": "\0\1"}
+        texts |= {
+            "nan-id.jsonl": '{"prompt": "the", "id": NaN}\n',
+            "inf-id.jsonl": '{"prompt": "the", "id": [1e999]}\n',
+        }
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)

@@ -1,5 +1,6 @@
 """The prompts of `gpt sample`: from the command line, a file or standard input; one text, or one a line."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -60,9 +61,18 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
         if unread := list(dict.fromkeys(key for _, value in objects for key in value if key not in ("prompt", "id"))):
             others = " or others" if len(unread) > 3 else ""
             note(f"of a line, prompt and id are read, and nothing else: not {', '.join(unread[:3])}{others}")
-        parsed = [Prompt(value["prompt"], where, value.get("id")) for where, value in objects]
+        parsed = [Prompt(value["prompt"], where, _checked_id(value.get("id"), where)) for where, value in objects]
     else:
         parsed = [Prompt(line, where) for where, line in numbered_lines(text, name)]
     if not parsed or text == "\n":
         raise RequestError("there are no prompts", where=name)
     return parsed
+
+
+def _checked_id(value: Any, where: str) -> Any:
+    """`value`. Raises RequestError if it cannot be written as JSON again: Python reads NaN and 1e999."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise RequestError("the id has a number that is not finite, which JSON lacks", where=where) from None
+    return value
