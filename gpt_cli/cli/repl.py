@@ -11,11 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options.sampling_options import given_options, refuse_draws_of_search, unused_by_search
+from gpt_cli.cli.options.sampling_options import refuse_draws_of_search, unused_by_search
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
-from gpt_cli.sampling.sampling_params import SEEDS, SamplingParams
+from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Repl:
             except ValueError:
                 article = "a whole number" if kind is int else "a number"
                 raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
-            options = given_options(**{key: number})
+            options: SamplingOptions = {key: number}  # type: ignore[misc]
             changed = self._sampling.replace(options)
             refuse_draws_of_search(options, changed, "/")
             self._generator.require(changed)

@@ -3,7 +3,7 @@
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self, TypedDict
 
@@ -27,15 +27,15 @@ class SamplingOptions(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     seed: int
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     typical_p: float | None
     repetition_penalty: float | None
     no_repeat_ngram: int | None
     min_new_tokens: int
-    logit_bias: Mapping[str, float] | Mapping[int, float] | Sequence[tuple[str | int, float]]
+    logit_bias: Mapping[str, float] | Mapping[int, float] | Sequence[tuple[str | int, float]] | None
     forbid: str | None
     allow: str | None
-    choices: Sequence[str]
+    choices: str | Sequence[str] | None
     regex: str | None
     beams: int | None
     length_penalty: float
@@ -150,25 +150,22 @@ class SamplingParams:
         return cls(**{**shared, "seed": seed, "stop": tuple(config.stop)})
 
     def replace(self, options: SamplingOptions) -> Self:
-        """These settings, updated by `options`. A single stop string need not be in a list.
+        """These settings, updated by `options`. None, or the value that is off, switches one off.
+
+        One stop string or choice need not be in a list.
 
         A pattern, which ends the text itself, resets `stop`, `min_new_tokens` and `beams` unless options have them.
         Raises RequestError for an option that there is not.
         """
-        values: dict[str, Any] = {**options}
-        if unknown := next((name for name in values if name not in _FIELDS), None):
+        if unknown := next((name for name in options if name not in _FIELDS), None):
             hint = did_you_mean(unknown, _FIELDS) or f"the options are: {', '.join(_FIELDS)}"
             raise RequestError(f"there is no option {unknown}", hint=hint)
-        if options.get("choices") or options.get("regex") is not None:
+        values = {name: off_as_none(name, value) for name, value in options.items()}
+        if values.get("choices") or values.get("regex") is not None:
             values = {"stop": (), "min_new_tokens": 0, "beams": None, **values}
-        if "stop" in options:
-            stop = options["stop"]
-            values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-        if "choices" in options:
-            values["choices"] = tuple(options["choices"])
-        if "logit_bias" in options:
-            bias = options["logit_bias"]
-            values["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)
+        for name in ("stop", "choices", "logit_bias"):
+            if name in values:
+                values[name] = _to_tuple(values[name])
         return replace(self, **values)
 
 
@@ -184,6 +181,13 @@ def range_problem(name: str, value: Any) -> str | None:
     if allowed.highest < value < math.inf:
         return f"must be at most {allowed.highest:,.10g}, not {value!r}"
     return None if allowed.contains(value) else f"must be {allowed.words}, not {value!r}"
+
+
+def _to_tuple(value: str | Iterable[Any] | None) -> tuple[Any, ...]:
+    """A text alone, the items of a mapping or a sequence, or nothing for None."""
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
+    return tuple(value.items() if isinstance(value, Mapping) else value)
 
 
 def off_as_none(name: str, value: Any) -> Any:

@@ -123,10 +123,9 @@ class GenerationFields(_Strict):
         return value
 
     def sampling_options(self) -> dict[str, Any]:
-        """The sampling options that are given, by the names of `SamplingParams`; None is off."""
+        """The sampling options that are given, by the names of `SamplingParams`."""
         values = {_OPTION_OF.get(name, name): getattr(self, name) for name in GenerationFields.model_fields}
-        given = {name: value for name, value in values.items() if value is not None}
-        return {name: off_as_none(name, given[name]) for name in SamplingOptions.__annotations__ if name in given}
+        return {name: values[name] for name in SamplingOptions.__annotations__ if values.get(name) is not None}
 
 
 class CompletionRequest(GenerationFields):

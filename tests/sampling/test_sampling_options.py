@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from gpt_cli.cli import repl
-from gpt_cli.cli.options.sampling_options import DRAWS, given_options
+from gpt_cli.cli.options.sampling_options import DRAWS
 from gpt_cli.cli.verbs.chat import chat
 from gpt_cli.cli.verbs.sample import sample
 from gpt_cli.config import SampleConfig
@@ -130,7 +130,8 @@ def test_a_request_takes_the_values_that_a_call_takes_and_those_that_are_off(nam
     param = "max_tokens" if name == "max_new_tokens" else name
     for value in PROBES[OPTIONS[name].type]:
         if OFF.get(name) == value:
-            assert CompletionRequest.read({param: value}).sampling_options() == {name: None}
+            options = CompletionRequest.read({param: value}).sampling_options()
+            assert getattr(SamplingParams().replace(options), name) is None
         elif accepts(SamplingParams, {name: value}):
             assert CompletionRequest.read({param: value}).sampling_options() == {name: value}
         else:
@@ -141,11 +142,22 @@ def test_a_request_takes_the_values_that_a_call_takes_and_those_that_are_off(nam
 
 
 def test_what_is_off_on_the_command_line_is_none_and_the_help_says_so() -> None:
-    assert given_options(**OFF, seed=None) == dict.fromkeys(OFF)
-    for options in ({"temperature": 0.0, "top_p": 1.0}, {"regex": "", "seed": 0}):
-        assert given_options(**options) == options
+    assert SamplingParams().replace(OFF) == SamplingParams()
+    some = SamplingParams(temperature=0.0, top_p=1.0, regex="", seed=0)
+    assert SamplingParams().replace({"temperature": 0.0, "top_p": 1.0, "regex": "", "seed": 0}) == some
     for name in (name for name, off in OFF.items() if off == 0):
         assert inspect.signature(sample).parameters[name].annotation.__metadata__[0].help.endswith(" 0: off.")
+
+
+def test_none_switches_every_option_off_that_can_be_off() -> None:
+    some = SamplingParams(stop=("a",), logit_bias=(("a", 1.0),), allow="ab", top_k=3)
+    assert some.replace({"stop": None, "logit_bias": None, "allow": "", "top_k": 0}) == SamplingParams()
+    assert SamplingParams(choices=("a", "b")).replace({"choices": None}) == SamplingParams()
+
+
+def test_one_text_is_one_stop_string_or_one_choice() -> None:
+    assert SamplingParams().replace({"stop": "abc"}).stop == ("abc",)
+    assert SamplingParams().replace({"choices": "abc"}).choices == ("abc",)
 
 
 def test_a_search_has_no_use_for_any_filter() -> None:

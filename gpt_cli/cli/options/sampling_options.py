@@ -71,15 +71,6 @@ RegexOption = Annotated[
 ]
 
 
-def given_options(**options: Any) -> "SamplingOptions":
-    """The options that were given (not None). What switches one off, 0 or no characters, becomes None."""
-    from gpt_cli.sampling.sampling_params import off_as_none
-
-    return {  # type: ignore[return-value]
-        name: off_as_none(name, value) for name, value in options.items() if value is not None
-    }
-
-
 def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
     """The `arguments` of a verb that are sampling settings and were given, but for the seed, which is never off."""
     from gpt_cli.sampling import SamplingOptions
@@ -91,7 +82,7 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
         settings["logit_bias"] = [parse_bias(text) for text in settings["logit_bias"]]
     if settings.get("choices") is not None:
         settings["choices"] = settings["choices"].split(",")
-    return given_options(**settings)
+    return {name: value for name, value in settings.items() if value is not None}  # type: ignore[return-value]
 
 
 def sampling_params(defaults: "SampleConfig", seed: int | None, options: "SamplingOptions") -> "SamplingParams":
