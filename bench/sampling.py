@@ -33,7 +33,7 @@ from gpt_cli.config import Config, ModelConfig
 from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions, NativeDecoder
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weight_formats import FORMATS
 from gpt_cli.cpu.decode.weights import Weights, read_weights
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.arrays import unpack_arrays

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt_cli.cpu.decode.quantize import WeightDtype
+    from gpt_cli.cpu.decode.weight_formats import WeightDtype
     from gpt_cli.evaluation.text_classifier import TextClassifier
     from gpt_cli.literals import Device
     from gpt_cli.model.gpt import GPT

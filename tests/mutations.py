@@ -139,7 +139,7 @@ MUTATIONS = [
     ),
     Mutation(
         "processes with different texts train together",
-        "run/follower.py",
+        "run/open_run.py",
         (("    world.compare(", "    dict("),),
         "distributed/test_parallel.py::test_a_process_with_another_text_is_refused_by_its_number",
     ),

@@ -25,10 +25,10 @@ RangeSum = Callable[[Range, bool], Gradients | None]
 """(range, keep) -> the sum over it if it is known or can be computed, else None; with `keep`, in memory of its own."""
 
 
-def partial_sums(world: World, leaves: int, lookup: RangeSum) -> list[Gradients]:
+def partial_sums(world: World, leaves: int, sum_of: RangeSum) -> list[Gradients]:
     """The sums over the subtrees, of a tree of so many `leaves`, that lie within this process's leaves."""
     within = contiguous_micro_batches(world, leaves, world.rank)
-    return [tree_sum(subtree, lookup, keep=True) for subtree in subtrees((0, leaves), within)]
+    return [tree_sum(subtree, sum_of, keep=True) for subtree in subtrees((0, leaves), within)]
 
 
 def combine(world: World, leaves: int, sums: list[Gradients]) -> Gradients:
@@ -115,14 +115,14 @@ def micro_batches_of_rank(world: World, leaves: int, *, round_robin: bool) -> ra
     return range(*contiguous_micro_batches(world, leaves, world.rank))
 
 
-def tree_sum(tree: Range, lookup: RangeSum, *, keep: bool = False) -> Gradients:
+def tree_sum(tree: Range, sum_of: RangeSum, *, keep: bool = False) -> Gradients:
     """The sum over `tree`, in its order; the sums in memory are at most as many as its depth."""
-    if (total := lookup(tree, keep)) is not None:
+    if (total := sum_of(tree, keep)) is not None:
         return total
     first, *rest = children(tree)
-    total = tree_sum(first, lookup, keep=True)
+    total = tree_sum(first, sum_of, keep=True)
     for part in rest:
-        torch._foreach_add_(total, tree_sum(part, lookup))
+        torch._foreach_add_(total, tree_sum(part, sum_of))
     return total
 
 

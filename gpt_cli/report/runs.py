@@ -17,9 +17,9 @@ from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
 from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.directory import refuse_without_record
+from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.run_files import RUN, is_imported
-from gpt_cli.run.training_lock import is_training
 from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header

@@ -67,7 +67,7 @@ _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
 
 class RunDirectory(AbstractContextManager["RunDirectory"]):
-    """A run's directory, locked and open for training: its `path`, its `log` and the `lifetime` of this process.
+    """A run's directory, locked and open for training: its `path`, its `log` and the `lifecycle` of this process.
 
     `config` is what is trained, as the run and its checkpoints keep it: with paths as they were first written.
 

@@ -10,9 +10,9 @@ from gpt_cli.errors import NonFiniteError, Notify, RequestError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.run.directory import sample_defaults
+from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import read_events
 from gpt_cli.run.one_file_run import load_single
-from gpt_cli.run.training_lock import is_training
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT

@@ -14,7 +14,7 @@ from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions, NativeDecoder, stream_tokens
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.quantize import WeightDtype
+from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.errors import Notify
 from gpt_cli.sampling.sampling_params import SamplingParams

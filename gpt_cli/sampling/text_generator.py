@@ -14,7 +14,7 @@ from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import Config
 from gpt_cli.cores import usable_cores
 from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions
-from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
+from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
 from gpt_cli.sampling.native_stream import (

@@ -10,7 +10,7 @@ from gpt_cli.cpu.common.build_store import DamagedLibraryError, Store
 from gpt_cli.cpu.common.kernel import KernelUnavailable, WrongKernel, store_path
 from gpt_cli.cpu.common.trust import UntrustedError
 from gpt_cli.cpu.decode.decoder import NativeDecoder
-from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weight_formats import FORMATS
 from gpt_cli.cpu.decode.weights import read_weights
 from gpt_cli.cpu.train.build_settings import has_bf16_products
 from gpt_cli.errors import UserError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpt_cli.config import Config, SampleConfig, load_config
 from gpt_cli.cpu.decode.decoder import NativeDecoder
-from gpt_cli.cpu.decode.quantize import WeightDtype
+from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints

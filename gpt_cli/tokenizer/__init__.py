@@ -1,6 +1,6 @@
 """Tokenizers: characters, bytes, byte-level BPE; training them, loading other people's files.
 
-Read first: `base.py` (the protocol), then `bpe.py`.
+Read first: `base.py` (the protocol), then `bpe.py`; `corpus/encoder_pool.py` encodes on all cores.
 Never: loses a character silently, or imports torch.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import filterfalse, pairwise
 
 import numpy as np
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import BPE
 
 from gpt_cli.tokenizer.base import Ids
@@ -25,7 +25,7 @@ class CachedBPE:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._pattern = vocabulary.pattern
-        self._engine = _engine(vocabulary)
+        self._hf_tokenizer = _hf_tokenizer(vocabulary)
         self._sizes = np.fromiter(map(len, vocabulary.tokens), dtype=np.int64, count=len(vocabulary.tokens))
         self._cache: dict[str, bytes] = {}  # piece -> its ids, as the bytes of uint32
         self._cache_size = 0
@@ -42,8 +42,8 @@ class CachedBPE:
         return np.frombuffer(b"".join(map(cache.__getitem__, pieces)), dtype=np.uint32)
 
     def _merge(self, new: list[str]) -> Iterable[tuple[str, bytes]]:
-        """(piece, ids as bytes) for each of `new`, by one call of the engine: calls cost more than merging."""
-        (encoding,) = self._engine.encode_batch_fast([new], is_pretokenized=True, add_special_tokens=False)
+        """(piece, ids as bytes) for each of `new`, by one call of the tokenizer: calls cost more than merging."""
+        (encoding,) = self._hf_tokenizer.encode_batch_fast([new], is_pretokenized=True, add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.uint32)
         sizes = np.fromiter((len(piece.encode()) for piece in new), dtype=np.int64, count=len(new))
         ends = self._sizes[ids].cumsum().searchsorted(sizes.cumsum(), "right")  # a piece ends where its bytes do
@@ -51,15 +51,15 @@ class CachedBPE:
         return zip(new, (data[start:end] for start, end in pairwise([0, *(4 * ends).tolist()])), strict=True)
 
 
-def _engine(vocabulary: Vocabulary) -> Engine:
+def _hf_tokenizer(vocabulary: Vocabulary) -> HFTokenizer:
     """The library's BPE without the special tokens, so that no text is encoded to one."""
     spellings = [bytes_to_unicode(token) for token in vocabulary.tokens]
-    engine = Engine(
+    tokenizer = HFTokenizer(
         BPE(
             vocab={spelling: i for i, spelling in enumerate(spellings) if i not in vocabulary.special},
             merges=[(spellings[left], spellings[right]) for left, right, _ in vocabulary.merges],
             ignore_merges=vocabulary.ignore_merges,
         )
     )
-    engine.pre_tokenizer = pre_tokenizer(vocabulary.pattern)
-    return engine
+    tokenizer.pre_tokenizer = pre_tokenizer(vocabulary.pattern)
+    return tokenizer

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
@@ -105,9 +105,9 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
 
     A pair must occur at least twice.
     """
-    engine = Engine(BPE())
-    engine.pre_tokenizer = pre_tokenizer(pattern)
-    engine.train_from_iterator(
+    tokenizer = HFTokenizer(BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer(pattern)
+    tokenizer.train_from_iterator(
         _trainer_chunks(texts, pattern),
         BpeTrainer(
             vocab_size=vocab_size - 1,
@@ -116,14 +116,14 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
             show_progress=False,
         ),
     )
-    n_learned = engine.get_vocab_size()
+    n_learned = tokenizer.get_vocab_size()
     if n_learned + 1 < vocab_size:
         raise RequestError(
             f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids",
             hint=f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most, or let it learn"
             " from more text",
         )
-    file = json.loads(engine.to_str())
+    file = json.loads(tokenizer.to_str())
     return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": n_learned, "content": END_OF_TEXT}]}))
 
 

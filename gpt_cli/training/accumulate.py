@@ -35,7 +35,8 @@ def accumulate_gradients(
     """Set `grad` of each parameter that this process updates to the gradient of the mean loss over all micro-batches.
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
-    a function of its number among all of them, and sums have a fixed order (`distributed/reduce.py`).
+    a function of its number among all of them, and sums have a fixed order: micro-batches are the leaves of a tree
+    (`distributed/reduce.py`).
     `has_ignored_targets`: some targets may be IGNORED; the mean is over the others of the step. Out of memory in one
     process raises in all.
     """
@@ -50,13 +51,13 @@ def accumulate_gradients(
         noise = derive_seed(seed, "noise", step, leaf)
         losses[leaf] = state.engine.forward_backward(inputs, targets, loss_normalizer, noise)
 
-    def leaf_gradients(leaf: Range, retain: bool) -> list[Tensor] | None:
+    def leaf_gradients(leaf: Range, keep: bool) -> list[Tensor] | None:
         if leaf[1] - leaf[0] > 1:
             return None
         forward_backward(leaf[0])
         gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
         state.optimizer.zero_grad()
-        overwritten = retain and len(micro_batches) > 1 and state.engine.reuses_gradients
+        overwritten = keep and len(micro_batches) > 1 and state.engine.reuses_gradients
         return [gradient.clone() for gradient in gradients] if overwritten else gradients
 
     if state.shard.is_full:

@@ -2,18 +2,18 @@
 
 from gpt_cli.config import Config
 from gpt_cli.run import checkpoint
-from gpt_cli.run.follower import open_run
+from gpt_cli.run.open_run import open_run
 from gpt_cli.run.run_corpus import prepare_run_corpus, suggest_restoring_text
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.training.console import Console
+from gpt_cli.training.evaluate_task import evaluate_task
 from gpt_cli.training.example_batches import open_batches, open_evaluation
 from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import with_labels
 from gpt_cli.training.metrics_logger import MetricsLogger
-from gpt_cli.training.objective import evaluate_task
 from gpt_cli.training.oom_retry import OOMRetry
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.schedule_clock import ScheduleClock

@@ -1,17 +1,24 @@
-"""The engine by torch (`training/engine.py`), eager or by torch.compile.
+"""The engine by torch (`training/engine.py`), eager or by torch.compile, and the loss of each task.
 
-Shapes: B sequences per micro-batch, T tokens each.
+Shapes: B sequences or texts per micro-batch, T tokens each.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gpt_cli.errors import Notify, first_line
+from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
+from gpt_cli.model.packed_rows import unpack
+from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory
+from gpt_cli.training.evaluate import cross_entropy
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.objective import loss_function
 
 
 class TorchEngine:
@@ -87,3 +94,33 @@ class TorchEngine:
             raise error
         self.loss, self.reuses_gradients = self.eager, False
         self.note(f"torch.compile does not work here ({first_line(error)}); continuing without it")
+
+
+def loss_function(model: GPT, *, packed: bool = False) -> Callable[..., Tensor]:
+    """The function (inputs, targets, reduction) -> loss of `model` in nats."""
+    if isinstance(model, SequenceClassifier):
+        return partial(class_loss, model)
+    return partial(packed_loss if packed else token_loss, model)
+
+
+def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T), (B, T) -> -log p(target) in nats: the mean or the sum over targets that are not IGNORED."""
+    if needs_chunking(model, inputs.numel()):
+        return chunked_loss(model, inputs, targets, reduction)
+    return cross_entropy(model(inputs), targets, reduction)
+
+
+def packed_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """`token_loss` of rows of several sequences, the first token of each as its complement (`model/packed_rows.py`)."""
+    tokens, rows = unpack(inputs)
+    if needs_chunking(model, tokens.numel()):
+        return chunked_loss(model, tokens, targets, reduction, rows)
+    return cross_entropy(model(tokens, rows), targets, reduction)
+
+
+def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T), (B,) -> -log p(class) in nats, times the weight of the class in training: the mean or the sum."""
+    losses = F.cross_entropy(model(inputs).float(), targets, reduction="none")
+    if model.training and model.class_weights is not None:
+        losses = losses * model.class_weights[targets]
+    return losses.mean() if reduction == "mean" else losses.sum()

@@ -18,7 +18,7 @@ from gpt_cli.cpu.common import compiler as compilers
 from gpt_cli.cpu.common.compiler import Compiler, KernelUnavailable
 from gpt_cli.cpu.common.kernel import DECODER, Kernel, key_of, no_build_cache, options_for
 from gpt_cli.cpu.decode.decoder import NativeDecoder
-from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weight_formats import FORMATS
 from gpt_cli.cpu.decode.weights import read_weights
 from gpt_cli.cpu.train.build_settings import KERNELS, has_bf16_products
 from gpt_cli.cpu.train.train_bindings import NativeLibrary

@@ -19,7 +19,7 @@ from gpt_cli.config import Config, ModelConfig
 from gpt_cli.cpu.decode.decoder import NativeDecoder, stream_tokens
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice, gumbel_noise, sample_token
-from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
+from gpt_cli.cpu.decode.weight_formats import FORMATS, fake_quantize
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.cpu.decode.weights import rotary_frequencies as numpy_frequencies
 from gpt_cli.model.gpt import GPT

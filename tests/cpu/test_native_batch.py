@@ -14,7 +14,7 @@ from gpt_cli.cpu.decode import bindings
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.quantize import FORMATS, fake_quantize
+from gpt_cli.cpu.decode.weight_formats import FORMATS, fake_quantize
 from gpt_cli.cpu.train.build_settings import SOURCES
 from tests.support.native import decode_with_logits
 from tests.support.native_model import VOCAB_SIZE, make_model, weights_of

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.quantize import FORMATS
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
+from gpt_cli.cpu.decode.weight_formats import FORMATS
 from tests.support.native import decode_with_logits
 from tests.support.native_model import CONTEXT, VOCAB_SIZE, make_model, weights_of
 

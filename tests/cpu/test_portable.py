@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpt_cli.cpu.decode import numpy_gpt
-from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype, fake_quantize
+from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype, fake_quantize
 from tests.portable.comparison import MODELS, VOCAB_SIZE, compare_training, prompts
 from tests.portable.engines import TARGETS, Target, Texts, answers, build, decode_input
 from tests.support.autograd_reference import make_model

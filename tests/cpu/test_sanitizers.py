@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weight_formats import FORMATS
 from gpt_cli.runtime.cpu_level import processor_flags
 from tests.portable.comparison import MODELS, VOCAB_SIZE, compare_training, prompts
 from tests.portable.engines import Target, Texts, answers, build, decode_input

@@ -9,7 +9,7 @@ from gpt_cli.config import ModelConfig, load_config, parse_config
 from gpt_cli.config.presets import RECIPES
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
-from gpt_cli.training.objective import token_loss
+from gpt_cli.training.torch_engine import token_loss
 from tests.support.command import ROOT
 
 pytestmark = pytest.mark.system  # torch's compiler

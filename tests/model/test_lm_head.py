@@ -12,7 +12,7 @@ from gpt_cli.model import chunked_loss as pieces
 from gpt_cli.model import lm_head
 from gpt_cli.model.chunked_loss import chunked_loss
 from gpt_cli.model.gpt import GPT
-from gpt_cli.training.objective import token_loss
+from gpt_cli.training.torch_engine import token_loss
 
 VOCAB = 131
 

@@ -15,8 +15,7 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import IGNORED, EvaluationText, cross_entropy, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.objective import token_loss
-from gpt_cli.training.torch_engine import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine, token_loss
 
 CPU = Runtime(torch.device("cpu"), "fp32", threads=1)
 VOCAB = 131
@@ -131,7 +130,7 @@ def test_evaluation_in_pieces_is_the_evaluation(monkeypatch):
 def test_the_loss_is_taken_in_pieces_where_the_vocabulary_is_large(monkeypatch, vocab_size, chunked):
     calls = []
     monkeypatch.setattr(
-        "gpt_cli.training.objective.chunked_loss", lambda *args: calls.append(args) or chunked_loss(*args)
+        "gpt_cli.training.torch_engine.chunked_loss", lambda *args: calls.append(args) or chunked_loss(*args)
     )
     model = GPT(ModelConfig(n_layer=1, n_head=1, n_embd=8), vocab_size)
     tokens = torch.zeros(2, 128, dtype=torch.int64)

@@ -13,7 +13,7 @@ from gpt_cli.model import attention
 from gpt_cli.model.attention import causal_mask, reference_attention, takes_flex
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.window_attention import flex_window_attention, window_blocks
-from gpt_cli.training.objective import token_loss
+from gpt_cli.training.torch_engine import token_loss
 
 CPU = torch.device("cpu")
 pytestmark = [

@@ -18,7 +18,7 @@ import torch
 from gpt_cli.cpu.common.c_model import MODEL_FIELDS
 from gpt_cli.cpu.common.kernel import SOURCE
 from gpt_cli.cpu.decode import bindings as decoder
-from gpt_cli.cpu.decode.quantize import WeightDtype
+from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.cpu.decode.weights import LayerWeights, Weights
 from gpt_cli.cpu.train import build_settings, native_engine
 from gpt_cli.cpu.train.train_bindings import Backend, NativeLibrary

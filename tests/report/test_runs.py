@@ -10,7 +10,7 @@ import pytest
 
 from gpt_cli.files import DirectoryLock
 from gpt_cli.report.runs import RunLine, list_runs, render_runs
-from gpt_cli.run.training_lock import is_training
+from gpt_cli.run.is_training import is_training
 from gpt_cli.terminal.escape import display_width
 
 TINY = (

@@ -18,7 +18,7 @@ from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.decoder import DraftOptions, NativeDecoder, NativeSession, stream_tokens
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.quantize import FORMATS
+from gpt_cli.cpu.decode.weight_formats import FORMATS
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save

@@ -17,8 +17,7 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.objective import token_loss
-from gpt_cli.training.torch_engine import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine, token_loss
 
 SHAPE = {"n_layer": 2, "n_head": 4, "n_embd": 128, "context_length": 128}
 TOKENS = 4 * SHAPE["context_length"]

@@ -21,10 +21,9 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.evaluate import IGNORED
 from gpt_cli.training.example_batches import ExampleBatches, open_batches
 from gpt_cli.training.example_rows import ExampleRows, first_fit
-from gpt_cli.training.objective import packed_loss, token_loss
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
-from gpt_cli.training.torch_engine import TorchEngine
+from gpt_cli.training.torch_engine import TorchEngine, packed_loss, token_loss
 
 CPU = torch.device("cpu")
 CONTEXT, VOCAB = 24, 17

@@ -17,7 +17,7 @@ from gpt_cli.model import chunked_loss, lm_head
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.training import muon, objective
+from gpt_cli.training import muon, torch_engine
 from gpt_cli.training import state as state_module
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
@@ -168,8 +168,8 @@ def test_running_out_of_memory_is_not_taken_for_a_compile_that_fails(tmp_path, m
     def exhausted(*_: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(objective, "chunked_loss", exhausted)
-    monkeypatch.setattr(objective, "needs_chunking", lambda *_: True)
+    monkeypatch.setattr(torch_engine, "chunked_loss", exhausted)
+    monkeypatch.setattr(torch_engine, "needs_chunking", lambda *_: True)
     with pytest.raises(UserError, match="not even a single sequence fits"):
         run(make_config(tmp_path, "runtime.engine=torch", "eval.every=null", "sample.every=null"))
     assert "torch.compile" not in capsys.readouterr().out

@@ -18,9 +18,9 @@ from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.training import grad_scaler, loop, state
 from gpt_cli.training.grad_scaler import GradScaler
-from gpt_cli.training.objective import token_loss
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
+from gpt_cli.training.torch_engine import token_loss
 from tests.support.tiny_run import TEXT, interrupt_at, make_config, run, samples, timeless, weights
 
 
@@ -288,7 +288,7 @@ def test_it_stops_at_a_loss_after_enough_time_or_without_progress(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(tmp_path, monkeypatch):
     original = token_loss
-    monkeypatch.setattr("gpt_cli.training.objective.token_loss", lambda *a: original(*a) * poison[0])
+    monkeypatch.setattr("gpt_cli.training.torch_engine.token_loss", lambda *a: original(*a) * poison[0])
     poison = [1.0]
     real_step = train_step
 

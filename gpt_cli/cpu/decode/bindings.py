@@ -6,7 +6,7 @@ import numpy as np
 
 from gpt_cli.cpu.common.c_model import MODEL_FIELDS, model_fields
 from gpt_cli.cpu.common.kernel import declare, load_kernel
-from gpt_cli.cpu.decode.quantize import FORMATS, WeightDtype
+from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype
 from gpt_cli.cpu.decode.weights import Weights
 from gpt_cli.errors import Notify
 from gpt_cli.model.parameters import BLOCK_SLOTS, NETWORK_SLOTS

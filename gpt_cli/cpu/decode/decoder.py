@@ -15,7 +15,7 @@ from gpt_cli.cpu.common.kernel import WrongKernel
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.bindings import Handle, Sampling, address, load_library, to_c_structs
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
-from gpt_cli.cpu.decode.quantize import WeightDtype, fake_quantize
+from gpt_cli.cpu.decode.weight_formats import WeightDtype, fake_quantize
 from gpt_cli.cpu.decode.weights import Array, Weights
 from gpt_cli.errors import Notify
 

@@ -1,6 +1,6 @@
 """Train a list of runs in parallel, each resumed from its directory.
 
-All state is in the run directories: after a kill at any moment the same list resumes and ends with the same outcomes.
+All state of the runs is in their directories: after a kill the same list resumes and ends with the same outcomes.
 """
 
 import time

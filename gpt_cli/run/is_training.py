@@ -1,4 +1,4 @@
-"""A run that is being trained just now holds its lock."""
+"""Test whether a run is being trained just now: a process holds the lock that `directory.py` takes."""
 
 import json
 import os

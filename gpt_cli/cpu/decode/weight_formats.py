@@ -1,4 +1,4 @@
-"""Weights rounded to the formats of the kernel: fp32, bf16, or int8."""
+"""The formats of weights, and weights rounded to them, in fp32: the reference of `pack_weight` in `gemm.h`."""
 
 from dataclasses import replace
 from typing import Literal

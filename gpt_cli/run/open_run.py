@@ -1,4 +1,4 @@
-"""A run's directory as the processes see it that train it together: process 0 writes it, the others read it."""
+"""Open a run for training, in each of the processes that train it together: process 0 writes it, the others read it."""
 
 from pathlib import Path
 
