@@ -152,9 +152,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.message = message_for(error.message, argv, command)
         return _report(error)
     except Exception as error:
+        if (code := _wrapped_signal(error)) is not None:
+            print(file=sys.stderr)
+            return code
         return _report(_explain(error))
     finally:
         _drain_stdout()
+
+
+def _wrapped_signal(error: Exception) -> int | None:
+    """The exit code of a signal whose exception a library has made a text of its own error, as pydantic-core does."""
+    codes = {KeyboardInterrupt: ExitCode.INTERRUPTED, SigTerm: 128 + signal.SIGTERM}
+    last = str(error).rstrip().rpartition("\n")[2].strip()
+    return next((code for kind, code in codes.items() if last.startswith(f"{kind.__name__}:")), None)
 
 
 def _misread(arguments: Sequence[str]) -> bool:

@@ -13,10 +13,12 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from gpt_cli.cores import usable_cores
 from gpt_cli.distributed.world import LAUNCHER
 from gpt_cli.errors import ExitCode, RequestError, UserError
 
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGUSR1"  # passed on to the processes, which save and end
+_PROCESSES_A_CORE, _LEAST_MOST = 4, 8  # on CPUs: to try out what a cluster would do, but not to fill the memory
 _SECONDS_TO_SAVE = 300  # after a signal, until processes are killed
 
 
@@ -29,6 +31,12 @@ def device_count(devices: str) -> int:
         raise RequestError(f"--devices must be auto or a number from 1 up, not {devices!r}")
     if gpus and int(devices) > gpus:
         raise RequestError(f"--devices is {devices}, but there are {gpus} GPUs here", hint=f"--devices {gpus}")
+    cores = len(usable_cores())
+    if not gpus and int(devices) > max(_LEAST_MOST, _PROCESSES_A_CORE * cores):
+        raise RequestError(
+            f"--devices is {devices}, but there {'is 1 core' if cores == 1 else f'are {cores} cores'} here",
+            hint=f"--devices {cores}: more processes than cores only compete",
+        )
     return int(devices)
 
 

@@ -4,7 +4,9 @@ Each process computes its share of every step and makes the same update. Process
 Decisions are made from the same numbers in all processes, never from one's own clock or signal.
 """
 
+import ctypes
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +27,7 @@ T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 LAUNCHER = "GPT_LAUNCHER"
 """The environment variable with the number of the process that launched this one."""
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 _TIMEOUT = timedelta(minutes=10)  # of a collective operation, until `answer_within` sets another
 _PATIENCE = timedelta(days=2)  # while process 0 prepares a text, or tries learning rates
 _SECONDS_TO_ASK = 10.0  # to read the number of failures from a store that may be gone
@@ -221,9 +224,18 @@ def world_of_environment() -> World:
     return World(rank, size, local_rank, local_size)
 
 
+def _end_with_launcher() -> None:
+    """Have Linux send SIGTERM to this process when its launcher dies, also while it waits for the others."""
+    if LAUNCHER in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, SIGTERM)
+        if str(os.getppid()) != os.environ[LAUNCHER]:  # it died before
+            os.kill(os.getpid(), SIGTERM)
+
+
 @contextmanager
 def joined() -> Iterator[World]:
     """Join the process group that torchrun started; left on exit. Raises UserError."""
+    _end_with_launcher()
     world = world_of_environment()
     if world.size == 1:
         yield world

@@ -71,12 +71,13 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     `config` is what is trained, as the run and its checkpoints keep it: with paths as they were first written.
 
-    A context manager: leaving it records how training ended, closes the log and lets go of the lock.
+    A context manager: leaving it records how training ended, closes the log and lets go of the lock. A directory that
+    was made for a run that could not begin is removed: the corrected command would be refused as another config.
     """
 
-    def __init__(self, path: Path, lock: DirectoryLock, config: Config) -> None:
+    def __init__(self, path: Path, lock: DirectoryLock, config: Config, *, is_made: bool = False) -> None:
         self.path, self.config = path, config
-        self._lock = lock
+        self._lock, self._is_made = lock, is_made
         self.log = RunLog(path)
         self.lifecycle = RunLifecycle(path, self.log, config.train.steps)
 
@@ -92,6 +93,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         path = Path(config.run_dir)
         refuse_foreign(path)
         require_sinks(config)
+        is_made = not path.exists()
         make_directory(path)
         lock = _lock(path)
         try:
@@ -103,7 +105,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             else:
                 _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
             written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
-            run = cls(path, lock, as_written(config, written))
+            run = cls(path, lock, as_written(config, written), is_made=is_made)
             run.log.sinks = open_sinks(config, path, run.log.event)
         except BaseException:
             lock.release()
@@ -140,6 +142,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         try:
             self.lifecycle.end(error)
+            if self._is_made and not self.lifecycle.begun and isinstance(error, UserError):
+                shutil.rmtree(self.path, ignore_errors=True)
         finally:
             self.close()
 

@@ -8,6 +8,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import DirectoryLock, make_directory, sync_directory
 from gpt_cli.files.output_path import why_closed
 from gpt_cli.files.safe_io import DiskError, translate_os_errors
+from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.run.directory import free_name
 from gpt_cli.run.run_files import RUN
 
@@ -21,7 +22,7 @@ def trash_run(path: Path) -> Path:
     """
     if path.name in ("", ".."):  # it is renamed, so it needs a name
         path = Path(os.path.abspath(path))
-    if not (path / RUN).is_file():
+    if not (path / RUN).is_file() and not (path.is_dir() and list_checkpoints(path)):
         raise RequestError(f"{path} is not a run directory", hint="name a run, such as those that `gpt runs` lists")
     trash = path.parent / TRASH
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):

@@ -194,6 +194,7 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
         how = partial(predict_choice, seconds=left, train_tokens=sizes[0], val_tokens=sizes[1])
         return left, [(one, how(one, is_evaluated=stops_early, eval_every=eval_every)) for one in measured]
 
+    note(f"measuring how fast models of several sizes train here, for up to {max(1, round(seconds / 10)):,} s")
     for ladder in _open_candidates(config, written, len(corpus.val)):
         try:
             measured.append(time_candidate(with_values(config, ladder), corpus, runtime, note))

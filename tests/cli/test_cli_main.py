@@ -212,6 +212,12 @@ def test_a_wrong_command_line_is_one_error_line_and_a_hint_with_code_2(
         ("raise RequestError('no such key')", 2, "error: no such key\n"),
         ("raise UserError('evil \\x1b[31m name')", 1, "error: evil \\x1b[31m name\n"),
         ("raise KeyboardInterrupt", 130, "\n"),
+        (
+            "raise ValueError('Error building `literal` serializer:\\n  KeyboardInterrupt: ')",
+            130,
+            "\n",
+        ),  # pydantic-core
+        ("raise ValueError('SigTerm: ')", 143, "\n"),
         ("raise typer.Exit(143)", 143, ""),
         ("return 130", 130, ""),
         ("raise MemoryError", 1, "error: out of memory\n"),

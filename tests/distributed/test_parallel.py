@@ -3,10 +3,12 @@
 import os
 import shutil
 import signal
+import sys
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Literal
 
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import ModelConfig, OptimConfig, dump_config, load_config
+from gpt_cli.cores import usable_cores
 from gpt_cli.distributed.launch import device_count
 from gpt_cli.distributed.norms import norms_of, piece_norms
 from gpt_cli.distributed.reduce import Range, children, contiguous_micro_batches, subtrees, tree_sum
@@ -29,8 +32,17 @@ from gpt_cli.selftest.kills import with_steps
 from gpt_cli.selftest.processes import check_processes
 from gpt_cli.training.optim import MuonAdamW, state_parts
 from tests.support.tiny_run import make_config, run, samples, timeless, weights
-from tests.support.torchrun import SHARDED, SMALL, assert_one_error_when_killed, start, torchrun, train_in, workers
-from tests.support.waiting import HANG, wait_until
+from tests.support.torchrun import (
+    SHARDED,
+    SMALL,
+    assert_one_error_when_killed,
+    start,
+    torchrun,
+    train_in,
+    worker_env,
+    workers,
+)
+from tests.support.waiting import HANG, Idleness, wait_until
 
 pytestmark = pytest.mark.system
 
@@ -173,10 +185,36 @@ def test_a_number_of_devices_that_is_none_is_refused(devices: str, capsys: pytes
     assert "--devices must be auto or a number" in capsys.readouterr().err
 
 
-def test_without_gpus_auto_is_one_process_and_any_number_may_be_asked_for() -> None:
+def test_without_gpus_auto_is_one_process_and_some_more_than_there_are_cores_may_be_asked_for() -> None:
     if torch.cuda.is_available():
         pytest.skip("there are GPUs")
     assert (device_count("auto"), device_count("3")) == (1, 3)
+    for devices in (str(4 * len(usable_cores()) + 8), "99999999999"):
+        with pytest.raises(RequestError, match=rf"--devices is {devices}, but there (is|are) \d+ cores? here"):
+            device_count(devices)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no death signal of a parent")
+@pytest.mark.parametrize("waits", [False, True])
+def test_processes_that_start_or_wait_for_others_end_with_their_launcher(tmp_path: Path, waits: bool) -> None:
+    (tmp_path / "launcher.py").write_text(
+        "import os, subprocess, sys\n"
+        "os.environ |= {'GPT_LAUNCHER': str(os.getpid()), 'RANK': '1', 'WORLD_SIZE': '2', 'LOCAL_RANK': '1',"
+        " 'LOCAL_WORLD_SIZE': '2', 'MASTER_ADDR': 'localhost', 'MASTER_PORT': '9'}\n"  # where nobody listens
+        "child = subprocess.Popen([sys.executable, '-m', 'gpt_cli', 'train', 'builtin:python-docs'])\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    launcher = Popen([sys.executable, str(tmp_path / "launcher.py")], env=worker_env(), stdout=PIPE, text=True)
+    assert launcher.stdout is not None
+    child = int(launcher.stdout.readline())
+    stat, idleness = Path(f"/proc/{child}/stat"), Idleness(child)
+    if waits:
+        wait_until(lambda: idleness.looks() > 100)
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    wait_until(lambda: not stat.exists() or ") Z " in stat.read_text())
 
 
 def test_an_environment_that_is_half_torchruns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,9 +88,12 @@ def _operand(path: Path) -> str:
 
 
 def _find(path: Path) -> Path:
-    """The run at `path`. Raises RequestError where there is none."""
+    """The run at `path`, or what is left of one: its checkpoints. Raises RequestError where there is neither."""
+    from gpt_cli.run.checkpoint import list_checkpoints
     from gpt_cli.run.directory import find_run
 
+    if path.is_dir() and list_checkpoints(path):
+        return path
     try:
         return find_run(path, check=False)
     except RequestError as error:
