@@ -76,7 +76,7 @@ def load(
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    path = find_run(None if run is None else Path(run))
+    path = find_run(run)
     saved = open_checkpoint(path, warn)
     defaults = saved.config.sample
     generator = TextGenerator(
@@ -108,7 +108,7 @@ def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto")
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=3)
 
-    path = find_run(None if run is None else Path(run))
+    path = find_run(run)
     return TextClassifier.of(open_checkpoint(path, warn, "classes"), device, warn)
 
 

@@ -152,9 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             error.message = message_for(error.message, argv, command)
         return _report(error)
     except Exception as error:
-        if (code := _wrapped_signal(error)) is not None:
+        if (interrupted := _wrapped_signal(error)) is not None:
             print(file=sys.stderr)
-            return code
+            return interrupted
         return _report(_explain(error))
     finally:
         _drain_stdout()

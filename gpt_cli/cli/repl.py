@@ -81,7 +81,7 @@ class Repl:
         while True:
             try:
                 line = self._read()
-                if line is None or line.strip() in ("/quit", "/exit"):
+                if line is None or line.strip().partition(" ")[0] in ("/quit", "/exit"):
                     return ExitCode.USAGE if failed and not self._typed else ExitCode.DONE
                 self._follow(line)
             except UserError as error:
@@ -126,7 +126,7 @@ class Repl:
         _report_dropped(window)
         seed, reason = self._sampling.seed, None
         parts: list[str] = []
-        with interrupts() as interrupted:
+        with interrupts(at_once=self._sampling.beams is not None) as interrupted:  # a search writes at its end alone
             try:
                 _, texts = self._generator.generate([window.tokens], self._sampling)
                 (text,) = next(texts)
@@ -208,18 +208,18 @@ def _report_dropped(seen: "ContextWindow") -> None:
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
+def interrupts(*, at_once: bool = False) -> Iterator[Callable[[], bool]]:
     """Defer the first Ctrl-C, so that nothing is left half done; the yielded function returns whether it came.
 
-    A second one raises KeyboardInterrupt, for what hangs. Where SIGINT is ignored it stays so.
+    A second one, or `at_once` the first, raises KeyboardInterrupt. Where SIGINT is ignored it stays so.
     """
     received = False
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal received
-        if received:
+        is_first, received = not received, True
+        if at_once or not is_first:
             signal.default_int_handler(number, frame)
-        received = True
 
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:

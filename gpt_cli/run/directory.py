@@ -173,13 +173,15 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     return saved
 
 
-def find_run(path: Path | None, *, check: bool = True) -> Path:
+def find_run(path: str | Path | None, *, check: bool = True) -> Path:
     """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
 
     Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
     where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
     """
-    path = _newest_run(Path("runs")) if path is None else _find_named(path)
+    if path == "":
+        raise RequestError("the name of a run is empty, which names nothing")
+    path = _newest_run(Path("runs")) if path is None else _find_named(Path(path))
     if check and (path / RUN).is_file():
         _check_files(path)
     return path

@@ -22,6 +22,8 @@ def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> DraftOpt
     Raises RequestError for what is not there or cannot guess for this vocabulary, UserError for what cannot be read.
     """
     path = Path(name)
+    if not str(name):
+        raise RequestError("--draft is empty, which names nothing", hint="--draft ngram")
     if str(name) == NGRAM:
         return DraftOptions()
     if path.is_file() and path.suffix != ".safetensors":

@@ -22,7 +22,11 @@ def token_bias(tokenizer: Tokenizer, entries: Sequence[tuple[str | int, float]])
     A text stands for the one token that it encodes to. Raises RequestError if it encodes to more, for an id outside the
     vocabulary, and if no token is left.
     """
-    bias = {_id(tokenizer, name): value for name, value in entries}
+    bias: dict[int, float] = {}
+    for name, value in entries:
+        if (token := _id(tokenizer, name)) in bias:
+            raise RequestError(f"logit_bias: token {token} is given twice", hint="give each token one number")
+        bias[token] = value
     if tokenizer.unk_id is not None:
         bias[tokenizer.unk_id] = -math.inf
     banned = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.eot_id}

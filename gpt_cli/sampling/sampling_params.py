@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
@@ -12,6 +13,7 @@ from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
 from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.literals import INT32_MAX
+from gpt_cli.tokenizer.base import encode_text
 
 SEEDS = 2**63  # a seed is one of the first so many numbers
 MAX_BIAS = 1e9  # of a logit, which fp32 still has after a division by the lowest temperature
@@ -104,6 +106,8 @@ class SamplingParams:
         for name in _FIELDS:
             if (problem := range_problem(name, getattr(self, name))) is not None:
                 raise RequestError(f"{name} {problem}")
+        for text in (*self.stop, *self.choices, self.forbid or "", self.allow or "", self.regex or ""):
+            encode_text(text)  # raises for half a surrogate pair, which no text has
         if not all(self.stop):
             raise RequestError("stop must be a text of at least one character, not ''")
         if not all(self.choices):
@@ -178,6 +182,10 @@ def range_problem(name: str, value: Any) -> str | None:
     allowed: OptionRange | None = option.metadata.get("range")
     if allowed is None or (value is None and option.default is None):
         return None
+    kind, words = (Integral, "a whole number") if option.type in (int, int | None) else (Real, "a number")
+    if isinstance(value, bool) or not isinstance(value, kind):
+        return f"must be {words}, not {value!r}"
+    value = float(value) if kind is Real else value
     if allowed.highest < value < math.inf:
         return f"must be at most {allowed.highest:,.10g}, not {value!r}"
     return None if allowed.contains(value) else f"must be {allowed.words}, not {value!r}"

@@ -288,6 +288,11 @@ def test_one_interrupt_asks_and_a_second_one_insists() -> None:
         with repl.interrupts() as is_interrupted:
             signal.raise_signal(signal.SIGINT)
             assert not is_interrupted()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with repl.interrupts(at_once=True) as is_interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert is_interrupted()
     finally:
         signal.signal(signal.SIGINT, old_handler)
 

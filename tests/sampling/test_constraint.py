@@ -191,6 +191,18 @@ def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_o
         assert re.fullmatch("[b1]+", stream.text())
 
 
+def test_no_text_ends_within_a_character_where_characters_are_allowed() -> None:
+    assert BPE.eot_id is not None
+    matcher = CompiledPattern(BPE, None, 9, allow="é").matcher()
+    ids = {BPE.token_bytes(token): token for token in range(BPE.vocab_size)}
+    first, second = (ids[bytes([byte])] for byte in "é".encode())
+    for token, may_end in ((first, False), (second, True)):
+        matcher.accept(token)
+        mask = matcher.mask()
+        assert mask is not None
+        assert bool(mask[BPE.eot_id]) == may_end
+
+
 def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None:
     assert BPE.eot_id is not None
     sampler = Sampler(make_model(BPE.vocab_size), BPE, SamplingParams(logit_bias=((BPE.eot_id, 50.0),)))

@@ -154,6 +154,11 @@ def test_a_bias_on_what_is_not_one_token_is_refused(name: str | int, message: st
         token_bias(BPE, ((name, 1.0),))
 
 
+def test_a_token_is_biased_once_whatever_it_is_called() -> None:
+    with pytest.raises(RequestError, match="token 97 is given twice"):
+        token_bias(ByteTokenizer(), [("a", 1.0), (97, 2.0)])
+
+
 def test_a_special_token_can_be_biased_by_its_text() -> None:
     assert token_bias(BPE, (("<|endoftext|>", -1.0),)) == {BPE.eot_id: -1.0}
 
@@ -218,6 +223,12 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
         ({"temperature": 1e300}, "temperature must be at most 1,000,000, not 1e+300"),
         ({"length_penalty": 400.0}, "length_penalty must be from -10 to 10, not 400.0"),
         ({"length_penalty": math.inf}, "length_penalty must be from -10 to 10, not inf"),
+        ({"seed": 1.0}, "seed must be a whole number, not 1.0"),
+        ({"top_k": True}, "top_k must be a whole number, not True"),
+        ({"temperature": None}, "temperature must be a number, not None"),
+        ({"max_new_tokens": None}, "max_new_tokens must be a whole number, not None"),
+        ({"stop": ("a", "\udcff")}, "the text is not UTF-8: its byte 0xff"),
+        ({"forbid": "\ud800"}, "the text has half a surrogate pair"),
         ({"choices": ("a",), "regex": "b"}, "give choices or a regex, not both"),
         ({"regex": "b", "stop": ("c",)}, "stop does not go with regex, which ends the text itself"),
         ({"choices": ("b",), "beams": 3}, "beams does not go with choices"),

@@ -18,7 +18,6 @@ class Constraint:
     """Constrains each of B texts to a pattern."""
 
     def __init__(self, pattern: CompiledPattern, n_sequence: int) -> None:
-        self._exempt = pattern.exempt
         self.matchers = [pattern.matcher() for _ in range(n_sequence)]
         """One for each sequence, shared with its `TextStream`, which ends when the matcher has finished."""
 
@@ -28,7 +27,6 @@ class Constraint:
         for row, matcher in zip(excluded, self.matchers, strict=True):
             if (mask := matcher.mask()) is not None:
                 np.logical_not(mask, out=row)
-        excluded[:, self._exempt] = False
         return logits.masked_fill(torch.from_numpy(excluded).to(logits.device), -math.inf)
 
     def accept(self, tokens: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ vocabulary needs no end-of-text token.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.constraint.dfa import to_dfa
@@ -34,8 +34,8 @@ def _class(characters: str) -> str:
 class Matcher:
     """The state of one text in a pattern."""
 
-    def __init__(self, table: TokenTable, budget: int | None, ends: bool) -> None:
-        self._table = table
+    def __init__(self, table: TokenTable, budget: int | None, ends: bool, special: Sequence[int]) -> None:
+        self._table, self._special = table, special
         self._state: State = table.start
         self._budget = budget
         self._ends = ends
@@ -70,6 +70,7 @@ class Matcher:
         allowed: Mask = (
             distances < UNREACHABLE if self._budget is None else distances <= min(self._budget - 1, UNREACHABLE - 1)
         )
+        allowed[self._special] = self._table.matches(self._state)  # not within a character
         return allowed
 
 
@@ -96,8 +97,8 @@ class CompiledPattern:
         self._table = TokenTable(to_dfa(nfa, alphabet_of(allow, forbid)), tokenizer, never)
         self._ends = regex is not None
         self._budget = max_new_tokens if self._ends else None
-        self.exempt = [t for t in range(tokenizer.vocab_size) if not self._ends and not tokenizer.token_bytes(t)]
-        """Special tokens where there is only an alphabet: they write nothing, and do not end the text as in a regex."""
+        # Special tokens write nothing, and end a text that there is only an alphabet for, but not as in a regex.
+        self._special = [t for t in range(tokenizer.vocab_size) if not self._ends and not tokenizer.token_bytes(t)]
         limits = [name for name, value in (("forbid", forbid), ("allow", allow)) if value is not None]
         if limits and self._ends and self._table.distance(self._table.start) >= UNREACHABLE:
             unlimited = TokenTable(to_dfa(nfa, _EVERYTHING), tokenizer, never)
@@ -109,7 +110,7 @@ class CompiledPattern:
         self._check_satisfiable(asked)
 
     def matcher(self) -> Matcher:
-        return Matcher(self._table, self._budget, self._ends)
+        return Matcher(self._table, self._budget, self._ends, self._special)
 
     def _check_satisfiable(self, asked: str) -> None:
         distance = self._table.distance(self._table.start)
