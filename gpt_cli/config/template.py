@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import BaseModel
 
 from gpt_cli.config.section import given_values
+from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config.schema import DataConfig
@@ -52,6 +53,20 @@ class TurnTemplate:
         message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
         answer = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(ROLES[-1])} + {begin} }}}}{{% endif %}}"
         return f"{{% for m in messages %}}{message}{{% endfor %}}{answer}"
+
+
+def control_characters(*marks: str) -> set[str]:
+    """The control characters of `marks` that are not white space: no text has them, unless it imitates a template."""
+    return {character for character in "".join(marks) if not character.isprintable() and not character.isspace()}
+
+
+def refuse_marks(text: str, prefix: str, suffix: str) -> None:
+    """Raise RequestError if `text`, that of a turn between `prefix` and `suffix`, has a control character of these.
+
+    With it a user could end the own turn and write another's.
+    """
+    if found := sorted(control_characters(prefix, suffix) & set(text)):
+        raise RequestError(f"the text has {found[0]!r}, which only the template of the run has", hint="leave it out")
 
 
 def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.config.template import TurnTemplate, refuse_marks
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.tokenizer import Tokenizer
 
@@ -55,7 +55,8 @@ class Conversation:
         self._user_text: str | None = None
 
     def say(self, user_text: str) -> ContextWindow:
-        """Add the user's turn. Raises what encoding raises, such as UnknownCharacters, with nothing changed."""
+        """Add the user's turn. Raises RequestError, also for unknown characters, with nothing changed."""
+        refuse_marks(user_text, self._prefix, self._suffix)
         begins_line = not self.text or self.text.endswith("\n")
         text = ("" if begins_line else self._separator) + self._prefix + user_text + self._suffix
         tokens = encode_prompt(self._tokenizer, text)

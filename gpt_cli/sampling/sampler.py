@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
+from gpt_cli.config.template import refuse_marks
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
@@ -56,6 +57,8 @@ class Sampler:
         if n < 1:
             raise RequestError(f"n must be at least 1, not {n}")
         sampling = replace(self.defaults, seed=random_seed()).replace(options)
+        for prompt in prompts:
+            refuse_marks(prompt, self.prefix, self.suffix)
         tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]
         if isinstance(self.source, TextGenerator):
             return self.source.generate(tokens, sampling, n, batch_size)[1]

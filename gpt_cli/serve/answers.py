@@ -161,7 +161,7 @@ class Answer:
                 if events:
                     yield b"".join(events)
             if usage:
-                yield _event(self._envelope([]) | {"usage": self._usage()})
+                yield _event(self._envelope([], chunk=True) | {"usage": self._usage()})
         except ApiError as error:
             yield _event(error.content())
         finally:

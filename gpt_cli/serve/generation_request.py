@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.config.template import TurnTemplate, refuse_marks
 from gpt_cli.errors import UserError
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
@@ -167,9 +167,12 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
         if messages[-1].role != "user":
             turns = conversation.continue_().tokens
         if template is not None and template.is_chat:
-            head = [token for text in system for token in encode(model, template.system(text))]
+            for text in system:
+                refuse_marks(text, model.defaults.prefix, model.defaults.suffix)
+            head = [token for text in system for token in encode(model, template.system(text), "messages")]
         else:
-            head = encode(model, "\n".join(system) + "\n") if system else []
+            newline = "" if model.tokenizer.unknown_characters("\n") else "\n"
+            head = encode(model, "".join(text + newline for text in system), "messages") if system else []
     except UserError as error:
         raise ApiError(400, error.message, param="messages", code="unknown_characters") from None
     return (head + turns)[-model.context_length :]

@@ -321,6 +321,17 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
     assert "data.prompt_end=TEXT" in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize("prompt", ["a\x02b", "a\x03b"])
+def test_a_prompt_with_a_character_of_the_template_is_refused_with_its_line(tmp_path, prompt):
+    examples = [{"prompt": prompt, "completion": "c"}] + [{"prompt": str(n), "completion": "c"} for n in range(20)]
+    path = write(tmp_path / "pairs.jsonl", examples)
+    with pytest.raises(UserError, match=r"this prompt contains '.x0[23]', which only the template may have") as caught:
+        corpus_of(config_of(path))
+    assert "pairs.jsonl:1" in str(caught.value.where)
+    newline = [{**one, "prompt": one["prompt"].replace("\x02", "\n").replace("\x03", "\n")} for one in examples]
+    corpus_of(config_of(write(tmp_path / "lines.jsonl", newline), "data.prompt_end='\n'"))
+
+
 def test_a_lazy_corpus_is_the_whole_one(pairs):
     config = config_of(pairs)
     lazy_corpus, full_corpus = open_lazy(config.data, config.tokenizer, note=print), corpus_of(config)

@@ -20,6 +20,14 @@ class Prompt:
     id: Any = None
 
     def wrapped(self, prefix: str, suffix: str) -> "Prompt":
+        """The whole of what is continued. Raises RequestError for a text that imitates `prefix` or `suffix`."""
+        from gpt_cli.config.template import refuse_marks
+
+        try:
+            refuse_marks(self.text, prefix, suffix)
+        except RequestError as error:
+            error.where = self.where
+            raise
         return replace(self, text=prefix + self.text + suffix)
 
 

@@ -75,6 +75,7 @@ def serve(
         prompt_tokens=max_prompt,
         max_tokens=max_tokens,
         n=max_n,
+        texts=max(Limits.texts, max_n),
         body=max_body,
         seconds=time_limit,
     )

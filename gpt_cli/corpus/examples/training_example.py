@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.config.template import ROLES
+from gpt_cli.config.template import ROLES, control_characters
 from gpt_cli.corpus.records import encode_text
 from gpt_cli.errors import UserError
 from gpt_cli.terminal.escape import escape_control_chars
@@ -38,11 +38,12 @@ class TrainingExample:
 
 
 def make_pair(location: str, prompt: str, completion: str, data: DataConfig) -> TrainingExample:
-    """An example of one turn. Raises UserError for a completion that is empty or contains the template's end."""
+    """An example of one turn. Raises UserError for an empty completion, and for a text that has the template's ends."""
     if not completion:
         raise UserError(
             "the completion is empty, so there is nothing to learn", where=location, hint="leave such examples out"
         )
+    _refuse_marks("prompt", prompt, location, data)
     _refuse_end("completion", completion, location, data)
     return TrainingExample(location, ((prompt + data.prompt_end, completion + data.completion_end),))
 
@@ -56,6 +57,7 @@ def make_chat(location: str, messages: str, data: DataConfig) -> TrainingExample
     prompt = ""
     for role, content in _messages(messages, location):
         _refuse_end("message", content, location, data)
+        _refuse_marks("message", content, location, data)
         prompt += role + data.prompt_end
         if role == ROLES[-1]:
             if not content:
@@ -89,6 +91,15 @@ def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:
             raise UserError(f"there is no role '{escaped}'", where=location, hint=f"roles are {', '.join(ROLES)}")
         encode_text(content, location)
         yield role, content
+
+
+def _refuse_marks(kind: str, text: str, location: str, data: DataConfig) -> None:
+    if found := sorted(control_characters(data.prompt_end, data.completion_end) & set(text)):
+        raise CompletionEndError(
+            f"this {kind} contains {found[0]!r}, which only the template may have",
+            where=location,
+            hint="leave the character out, or data.prompt_end=TEXT data.completion_end=TEXT choose other ends",
+        )
 
 
 def _refuse_end(kind: str, text: str, location: str, data: DataConfig) -> None:
