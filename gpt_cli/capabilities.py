@@ -1,4 +1,4 @@
-"""The model options that each engine, cache and export supports; any other is refused (default-deny).
+"""The model options that each engine and cache supports; any other is refused (default-deny).
 
 A row lists, for every option of `ModelConfig` that its code reads, the values that it computes. An option that a row
 does not list must stand at the schema's default, so a new option, off by default, is computed by torch from the day it

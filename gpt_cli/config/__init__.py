@@ -1,6 +1,6 @@
 """The schema of a config, and the way from a file and overrides to a checked, frozen `Config`.
 
-Read first: `schema.py`, then `load.py`.
+Read first: `schema.py`, then `load.py`; `yaml_subset.py` has lines and columns, `validation_messages.py` the words.
 Never: imports torch or numpy, or changes a value after it was checked.
 """
 

@@ -1,6 +1,6 @@
 """From logits to text: filters, logits processors, decoding, constraints, streams, conversations.
 
-Read first: `generate.py` and `filters.py`; `text_generator.py` chooses between C, NumPy and torch.
+Read first: `generate.py`, `filters.py`, `context_window.py`; `text_generator.py` chooses between C, NumPy and torch.
 Never: draws from a global generator, or imports torch with the package itself.
 """
 
