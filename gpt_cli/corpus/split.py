@@ -144,49 +144,73 @@ def iter_chunks(
     `hasher` computes the hashes. Raises what reading raises, and UserError if the text changed after the scan.
     """
     fingerprint = Fingerprint(hasher)
-    position = document = done = 0
+    position = document = 0
+    start = 0, 0  # of the file, in characters and documents
+    previous: Split | None = None  # the split of the last chunk of this document
+    repeat_start = False
+    for block in _read_blocks(text, fingerprint, end_lines=end_lines):
+        if block.begins_file:
+            start = start if block.repeat else (position, document)
+            position, document = start
+            previous, repeat_start = None, block.repeat > 0
+        if text.files[block.file].validates:
+            pieces = iter([_Piece("val", block.data, count_characters(block.data), is_last=True)])
+        else:
+            pieces = plan.cut(block.data, position, document if plan.by == "documents" else block.file)
+        for piece in pieces:
+            position += piece.characters
+            at_boundary = plan.by == "characters" and position in plan.boundaries
+            document_end = block.ends_document and piece.is_last
+            if block.repeat == 0 or piece.split == "train":
+                yield Chunk(
+                    piece.split,
+                    piece.data,
+                    part_start=piece.split != previous,
+                    part_end=at_boundary or document_end,
+                    document_end=document_end,
+                    append_eot=block.append_eot and piece.is_last,
+                    repeat_start=repeat_start,
+                    done=block.done,
+                )
+                repeat_start = False
+            previous = piece.split
+        if block.ends_document:
+            document += 1
+            previous = None
+    if fingerprint.hexdigest() != stats.fingerprint:
+        raise UserError("the text changed while it was read", hint="run the same command again once it is written")
+
+
+class _ReadBlock(NamedTuple):
+    """A block of a file, in one of the times that the file is read."""
+
+    file: int
+    repeat: int
+    begins_file: bool
+    data: bytes
+    ends_document: bool
+    append_eot: bool
+    done: int
+    """Bytes of the corpus up to the end of the block."""
+
+
+def _read_blocks(text: CorpusText, fingerprint: Fingerprint, *, end_lines: bool) -> Iterator[_ReadBlock]:
+    """The blocks of all files in order, each file as often as its weight says; once each goes into `fingerprint`."""
+    done = 0
     for number, member in enumerate(text.files):
         if text.begins_validation(number):
             fingerprint.mark_val_source()
         is_last_file = number + 1 == len(text.files) or text.files[number + 1].validates != member.validates
-        start = position, document
         for repeat in range(member.weight):
-            position, document = start
-            previous: Split | None = None  # the split of the last chunk of this document
-            repeat_start = repeat > 0
+            begins_file = True
             for block, append_eot in _mark_followed(text.blocks(number), is_last_file):
                 done += len(block.data)
                 if repeat == 0:
                     fingerprint.add(block.data, block.ends)
-                data = block.data
-                if append_eot and end_lines and not data.endswith(b"\n"):
-                    data += b"\n"
-                if member.validates:
-                    pieces = iter([_Piece("val", data, count_characters(data), is_last=True)])
-                else:
-                    pieces = plan.cut(data, position, document if plan.by == "documents" else number)
-                for piece in pieces:
-                    position += piece.characters
-                    at_boundary = plan.by == "characters" and position in plan.boundaries
-                    document_end = block.ends and piece.is_last
-                    if repeat == 0 or piece.split == "train":
-                        yield Chunk(
-                            piece.split,
-                            piece.data,
-                            part_start=piece.split != previous,
-                            part_end=at_boundary or document_end,
-                            document_end=document_end,
-                            append_eot=append_eot and piece.is_last,
-                            repeat_start=repeat_start,
-                            done=done,
-                        )
-                        repeat_start = False
-                    previous = piece.split
-                if block.ends:
-                    document += 1
-                    previous = None
-    if fingerprint.hexdigest() != stats.fingerprint:
-        raise UserError("the text changed while it was read", hint="run the same command again once it is written")
+                needs_newline = append_eot and end_lines and not block.data.endswith(b"\n")
+                data = block.data + b"\n" if needs_newline else block.data
+                yield _ReadBlock(number, repeat, begins_file, data, block.ends, append_eot, done)
+                begins_file = False
 
 
 def _mark_followed(blocks: Iterator[TextBlock], is_last_file: bool) -> Iterator[tuple[TextBlock, bool]]:
