@@ -31,7 +31,7 @@ from gpt_cli.corpus.sources import read_documents
 from gpt_cli.terminal.table import render_table
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, Tokenizer, train_tokenizer
 from gpt_cli.tokenizer.cached_bpe import CachedBPE
-from gpt_cli.tokenizer.pretokenizer import GPT2, split_chunks
+from gpt_cli.tokenizer.pretokenizer import RULES, split_chunks
 
 OUT = Path(__file__).parent / "out" / "tokenizers.json"
 OTHERS = ("tokenizers", "tiktoken", "tokie", "riptoken", "rustbpe")
@@ -109,12 +109,12 @@ def other_encoders(tokenizer: BPETokenizer, text: str) -> dict[str, Callable[[],
     if installed("tiktoken"):
         import tiktoken
 
-        openai = tiktoken.Encoding("bench", pat_str=GPT2, mergeable_ranks=ranks, special_tokens={})
+        openai = tiktoken.Encoding("bench", pat_str=RULES["gpt2"].published, mergeable_ranks=ranks, special_tokens={})
         ways["tiktoken"] = lambda: openai.encode_to_numpy(text, disallowed_special=())
     if installed("riptoken"):
         import riptoken
 
-        rip = riptoken.CoreBPE(ranks, {}, GPT2)
+        rip = riptoken.CoreBPE(ranks, {}, RULES["gpt2"].published)
         ways["riptoken"] = lambda: rip.encode_ordinary(text)
     if installed("tokie"):
         import tokie
@@ -133,7 +133,7 @@ def measure_training(text: str, size: float) -> dict[str, dict[str, Any]]:
 
         def rust() -> list[bytes]:
             trainer = rustbpe.Tokenizer()
-            trainer.train_from_iterator([text], vocab_size=VOCAB_SIZE - 1, pattern=GPT2)
+            trainer.train_from_iterator([text], vocab_size=VOCAB_SIZE - 1, pattern=RULES["gpt2"].published)
             ranks = sorted(trainer.get_mergeable_ranks(), key=lambda item: item[1])
             return [bytes(token) for token, _ in ranks[256:]]
 

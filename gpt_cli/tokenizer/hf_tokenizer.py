@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, Vocabulary, bytes_to_unicode, unicode_to_bytes
-from gpt_cli.tokenizer.pretokenizer import REGEX
+from gpt_cli.tokenizer.pretokenizer import RULES
 
 _Kind = TypeVar("_Kind")
 _KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
-_PATTERNS = {regex: pattern for pattern, regex in REGEX.items()}
+_PATTERNS = {rule.published: pattern for pattern, rule in RULES.items()}
 
 # Settings that change the ids of a text or lose some of it; they must be off.
 _MUST_BE_OFF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
@@ -151,7 +151,7 @@ def _added_token(token: int, content: str) -> dict[str, Any]:
 def _pre_tokenizer(pattern: Pattern) -> dict[str, Any]:
     if pattern == "gpt2":
         return _byte_level(use_regex=True)
-    split = {"type": "Split", "pattern": {"Regex": REGEX[pattern]}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": RULES[pattern].published}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [split, _byte_level(use_regex=False)]}
 
 

@@ -13,7 +13,8 @@ file can take exponential time.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from tokenizers import Regex
@@ -21,58 +22,67 @@ from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
 from gpt_cli.literals import Pattern
 
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-GPT4 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-O200K = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-REGEX: dict[Pattern, str] = {"gpt2": GPT2, "gpt4": GPT4, "o200k": O200K}
-
-# The characters of \s in the patterns above. Python's \s has four more (U+001C ... U+001F).
+# The characters of \s in the published patterns. Python's \s has four more (U+001C ... U+001F).
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-
-# A chunk that the pattern splits alone exactly as inside a text, so that it can be encoded alone; white space first.
-# gpt2:  no match goes on from a letter, digit or symbol into white space, so it may end before any.
-# gpt4:  but here symbols take the line breaks after them along; so it ends before a blank, or after white
-#        space that ends in a line break, which no match goes on from.
-# o200k: likewise, but symbols also take the slashes after the line breaks.
-_CHUNK: dict[Pattern, str] = {
-    "gpt2": rf"[{_SPACE}]*+[^{_SPACE}]++|[{_SPACE}]++",
-    "gpt4": rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?<![\r\n])[^{_SPACE}]*+)*+(?:(?! )[{_SPACE}]++)?+"
-    rf"|[{_SPACE}]++",
-    "o200k": rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?:(?<![\r\n])|(?=/))[^{_SPACE}]*+)*+"
-    rf"(?:(?! )[{_SPACE}]++)?+|[{_SPACE}]++",
-}
-
-# The pattern itself for ASCII. A token that a character beyond ASCII could be a part of becomes a chunk:
-# a word that one follows, and other tokens if one follows them or the word after them.
+# A token that a character beyond ASCII could be a part of is no piece but a chunk: a word that one follows, and other
+# tokens if one follows them or the word after them.
 _SYMBOL = r"[^\sA-Za-z0-9\x80-\U0010ffff]"
 _PREFIX = r"[^\r\nA-Za-z0-9\x80-\U0010ffff]?"
 _CONTRACTION = r"'(?i:[stmd]|re|ve|ll)"
 _FAR = r"[^\x00-\x7f]"
 _NOT_FAR = rf"(?!\s*+{_SYMBOL}*+(?:[A-Za-z]++'?+|[0-9]++)?+{_FAR})"
-_ASCII: dict[Pattern, str] = {
-    "gpt2": rf" ?[A-Za-z]++(?!{_FAR})|{_NOT_FAR}(?:'(?:[stmd]|re|ve|ll)| ?[0-9]+| ?{_SYMBOL}+|\s+(?!\S)|\s+)",
-    "gpt4": rf"{_CONTRACTION}|{_PREFIX}[A-Za-z]++(?!{_FAR})|{_NOT_FAR}"
-    rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-    "o200k": rf"{_PREFIX}(?:[A-Z]*+[a-z]++|[A-Z]++(?![a-z]))(?:{_CONTRACTION}|(?!'?{_FAR}))|{_NOT_FAR}"
-    rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """A published pattern, and what Python's `re`, which lacks its classes, does in its place without other ids."""
+
+    published: str
+    chunk: str
+    """A chunk that the pattern splits alone exactly as inside a text, so that it can be encoded alone; white space
+    first."""
+    ascii_piece: str
+    """The pattern itself for ASCII."""
+
+
+RULES: Mapping[Pattern, SplitRule] = {
+    "gpt2": SplitRule(
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        # No match goes on from a letter, digit or symbol into white space, so it may end before any.
+        rf"[{_SPACE}]*+[^{_SPACE}]++|[{_SPACE}]++",
+        rf" ?[A-Za-z]++(?!{_FAR})|{_NOT_FAR}(?:'(?:[stmd]|re|ve|ll)| ?[0-9]+| ?{_SYMBOL}+|\s+(?!\S)|\s+)",
+    ),
+    "gpt4": SplitRule(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+        # But here symbols take the line breaks after them along; so it ends before a blank, or after white space that
+        # ends in a line break, which no match goes on from.
+        rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?<![\r\n])[^{_SPACE}]*+)*+(?:(?! )[{_SPACE}]++)?+"
+        rf"|[{_SPACE}]++",
+        rf"{_CONTRACTION}|{_PREFIX}[A-Za-z]++(?!{_FAR})|{_NOT_FAR}"
+        rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    ),
+    "o200k": SplitRule(
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        # Likewise, but symbols also take the slashes after the line breaks.
+        rf"[{_SPACE}]*+[^{_SPACE}]++(?:(?! )[{_SPACE}]++(?:(?<![\r\n])|(?=/))[^{_SPACE}]*+)*+"
+        rf"(?:(?! )[{_SPACE}]++)?+|[{_SPACE}]++",
+        rf"{_PREFIX}(?:[A-Z]*+[a-z]++|[A-Z]++(?![a-z]))(?:{_CONTRACTION}|(?!'?{_FAR}))|{_NOT_FAR}"
+        rf"(?:[0-9]{{1,3}}| ?{_SYMBOL}+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+    ),
 }
 
 
 @cache  # compiled on first use: all of them take 20 ms
 def _chunk(pattern: Pattern) -> re.Pattern[str]:
-    return re.compile(_CHUNK[pattern])
+    return re.compile(RULES[pattern].chunk)
 
 
 @cache
 def _piece(pattern: Pattern) -> re.Pattern[str]:
-    return re.compile(f"{_ASCII[pattern]}|{_CHUNK[pattern]}", re.ASCII)
+    return re.compile(f"{RULES[pattern].ascii_piece}|{RULES[pattern].chunk}", re.ASCII)
 
 
 def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
@@ -107,5 +117,5 @@ def pre_tokenizer(pattern: Pattern) -> PreTokenizer:
     """The pre-tokenizer of Hugging Face's library, which maps bytes to printable characters."""
     if pattern == "gpt2":
         return ByteLevel(add_prefix_space=False, use_regex=True)
-    split = Split(Regex(REGEX[pattern]), behavior="isolated")
+    split = Split(Regex(RULES[pattern].published), behavior="isolated")
     return Sequence([split, ByteLevel(add_prefix_space=False, use_regex=False)])

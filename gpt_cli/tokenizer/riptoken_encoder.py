@@ -15,7 +15,7 @@ import numpy as np
 
 from gpt_cli.tokenizer.base import Ids
 from gpt_cli.tokenizer.bpe_vocabulary import Vocabulary
-from gpt_cli.tokenizer.pretokenizer import REGEX, split_chunks
+from gpt_cli.tokenizer.pretokenizer import RULES, split_chunks
 
 MIN_LENGTH = 1 << 16  # characters; shorter texts are encoded by the reference
 _SAMPLE = 1 << 14  # characters of each block that are checked against the reference
@@ -48,7 +48,7 @@ class RiptokenEncoder:
         """riptoken with this vocabulary, built on first use: importing it and adding 50,257 tokens take time."""
         tokens, special = self._vocabulary.tokens, self._vocabulary.special
         ranks = {token: i for i, token in enumerate(tokens) if i not in special}
-        return importlib.import_module("riptoken").CoreBPE(ranks, {}, REGEX[self._vocabulary.pattern])
+        return importlib.import_module("riptoken").CoreBPE(ranks, {}, RULES[self._vocabulary.pattern].published)
 
 
 def _is_ranked(vocabulary: Vocabulary) -> bool:

@@ -21,7 +21,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, train_tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
-from gpt_cli.tokenizer.pretokenizer import REGEX, last_safe_split
+from gpt_cli.tokenizer.pretokenizer import RULES, last_safe_split
 
 END = "\0"  # stands for the end of text
 DEFAULT_CONFIG = DataConfig()
@@ -217,7 +217,7 @@ BPE = {
     pattern: train_tokenizer(
         [WORDS * 20], TokenizerConfig.model_validate({"kind": "bpe", "vocab_size": 290, "pattern": pattern})
     )
-    for pattern in REGEX
+    for pattern in RULES
 }
 boundary_text = st.lists(
     st.sampled_from(
@@ -247,7 +247,7 @@ boundary_text = st.lists(
 
 
 @settings(max_examples=300)
-@given(boundary_text, boundary_text, st.sampled_from(sorted(REGEX)), st.booleans())
+@given(boundary_text, boundary_text, st.sampled_from(sorted(RULES)), st.booleans())
 def test_where_a_text_is_cut_changes_no_id_whatever_follows(
     text: str, suffix: str, pattern: Pattern, special: bool
 ) -> None:
@@ -259,7 +259,7 @@ def test_where_a_text_is_cut_changes_no_id_whatever_follows(
 
 @given(
     st.lists(boundary_text.filter(bool), min_size=1, max_size=5),
-    st.sampled_from(sorted(REGEX)),
+    st.sampled_from(sorted(RULES)),
     st.integers(1, 30),
     st.booleans(),
 )
@@ -288,7 +288,7 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
     assert ids == expected[:-1]
 
 
-@given(st.lists(boundary_text, max_size=8), st.sampled_from(sorted(REGEX)))
+@given(st.lists(boundary_text, max_size=8), st.sampled_from(sorted(RULES)))
 def test_the_ids_of_a_stream_are_those_of_the_whole_text(chunks: list[str], pattern: Pattern) -> None:
     text = "".join(chunks)
     for tokenizer in (BPE[pattern], CharTokenizer("".join(sorted({*text, "a"}))), ByteTokenizer()):
@@ -313,7 +313,7 @@ def spaced_tokenizer(pattern: Pattern) -> BPETokenizer:
         st.sampled_from([*SPACED_TOKENS, "<a ", "b>", " c", "<|end", " of\n", "text|>", "the", " ", "\n", "!", "世"]),
         max_size=30,
     ).map("".join),
-    st.sampled_from(sorted(REGEX)),
+    st.sampled_from(sorted(RULES)),
     st.integers(1, 30),
     st.integers(8, 60),
 )
@@ -350,4 +350,4 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
     assert [id for id in ids if id in special] == [id for id in expected_ids if id in special]
 
 
-SPACED_BPE = {pattern: spaced_tokenizer(pattern) for pattern in REGEX}
+SPACED_BPE = {pattern: spaced_tokenizer(pattern) for pattern in RULES}

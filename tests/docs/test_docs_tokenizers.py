@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import Split
 
 from gpt_cli.cli.main import main
 from gpt_cli.tokenizer import load_tokenizer
-from gpt_cli.tokenizer.pretokenizer import REGEX
+from gpt_cli.tokenizer.pretokenizer import RULES
 from tests.support.command import ROOT
 
 pytestmark = pytest.mark.docs
@@ -69,7 +69,7 @@ def test_the_split_patterns_split_as_the_table_shows() -> None:
     assert len(rows) == 2
     for text, *split in rows:
         for pattern, pieces in zip(("gpt2", "gpt4", "o200k"), split, strict=True):
-            actual = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)  # type: ignore[index]
+            actual = Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str(text)  # type: ignore[index]
             assert [piece for piece, _ in actual] == pieces.split("·"), (text, pattern)
 
 

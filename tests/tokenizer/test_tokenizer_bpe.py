@@ -29,7 +29,7 @@ from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer, vocab_stats
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
 from gpt_cli.tokenizer.cached_bpe import CachedBPE
-from gpt_cli.tokenizer.pretokenizer import GPT2, REGEX, pre_tokenize, split_chunks
+from gpt_cli.tokenizer.pretokenizer import RULES, pre_tokenize, split_chunks
 from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 from tests.support.command import ROOT
 
@@ -231,7 +231,7 @@ DENSE_CHARACTERS = [*"aaBZ'sStTlL12 \n\r\t/!.-", *"éÉſʰǅ語½\u0301", *"\xa
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_cut_changes_what_the_pattern_splits(pattern: Pattern) -> None:
     rng = random.Random(1)
-    hf_split = Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str
+    hf_split = Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str
     for _ in range(10_000):
         text = "".join(rng.choices(DENSE_CHARACTERS, k=rng.randint(1, 14)))
         hf_words = [word for word, _ in hf_split(text)]
@@ -256,7 +256,7 @@ def test_ascii_is_cut_as_the_pattern_cuts_it_and_the_rest_at_white_space(pattern
 @pytest.mark.parametrize("pattern", PATTERNS)
 @given(text=st.text(st.characters(codec="ascii")) | st.text("aB'sLl1 2\n\r\t/!"))
 def test_pieces_of_ascii_are_those_of_the_published_pattern(pattern: Pattern, text: str) -> None:
-    hf_pieces = [piece for piece, _ in Split(Regex(REGEX[pattern]), "isolated").pre_tokenize_str(text)]
+    hf_pieces = [piece for piece, _ in Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str(text)]
     assert pre_tokenize(text, pattern) == hf_pieces
 
 
@@ -515,7 +515,7 @@ def test_added_tokens_of_every_sort_are_special_and_never_come_from_text(tmp_pat
 
 def test_gpt2s_pattern_may_be_spelled_out(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    pre_tokenizer = {"type": "Sequence", "pretokenizers": [split(GPT2), BYTE_LEVEL]}
+    pre_tokenizer = {"type": "Sequence", "pretokenizers": [split(RULES["gpt2"].published), BYTE_LEVEL]}
     path.write_text(edited_json({"pre_tokenizer": pre_tokenizer}), encoding="utf-8")
     assert load_tokenizer(path) == train("aaabdaaabac", 260)
 

@@ -18,7 +18,7 @@ from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer
-from gpt_cli.tokenizer.pretokenizer import REGEX
+from gpt_cli.tokenizer.pretokenizer import RULES
 
 END = "<|endoftext|>"
 LESSON = "the cat sat on the mat, the rat sat on the cat; aaaa aaaaa 12 123 café cafés 語語 don't can't\n" * 3
@@ -117,7 +117,7 @@ def openai(tokenizer: BPETokenizer) -> Any:
     vocabulary = tokenizer.vocabulary
     return tiktoken.Encoding(
         "published",
-        pat_str=REGEX[vocabulary.pattern],
+        pat_str=RULES[vocabulary.pattern].published,
         mergeable_ranks={t: i for i, t in enumerate(vocabulary.tokens) if i not in vocabulary.special},
         special_tokens={vocabulary.tokens[i].decode(): i for i in vocabulary.special},
     )
