@@ -37,7 +37,7 @@ def half_bits(n: int) -> int:
 
 
 def windows_per_epoch(tokens: int, context_length: int) -> int:
-    """The number of windows of `context_length` in every epoch over so many tokens, whatever its phase."""
+    """The number of windows of `context_length` in every epoch over this many tokens, whatever its phase."""
     return max(1, (tokens - context_length) // context_length)
 
 

@@ -66,7 +66,7 @@ class Bench:
 
 
 def bench(config: Config, note: Notify, seconds: float = 10.0) -> Bench:
-    """Measure steps of `config` for about so many seconds, then their parts and the device's ceiling.
+    """Measure steps of `config` for about this many seconds, then their parts and the device's ceiling.
 
     Raises what `setup_runtime` and reading the vocabulary raise.
     """

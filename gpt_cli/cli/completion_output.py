@@ -29,9 +29,9 @@ def measure_completions(
 ) -> dict[str, Any]:
     """Write the last completion of the examples of a split, by greedy or beam search, and measure them.
 
-    `max_examples` measures the first so many; None: all that fit into the context. `baselines` adds copying the prompt
-    and the completion of the nearest training prompt. `out` is a file for a JSON line each. `other_examples` take the
-    place of the split's.
+    `max_examples` is how many are measured, from the first; None: all that fit into the context. `baselines` adds
+    copying the prompt and the completion of the nearest training prompt. `out` is a file for a JSON line each.
+    `other_examples` take the place of the split's.
     """
     from gpt_cli.evaluation.completions import NearestExample, require_sacrebleu, score_completions
     from gpt_cli.files import replace_file

@@ -55,7 +55,7 @@ def open_generator(
     *,
     rows: int | None,
 ) -> "TextGenerator":
-    """The model, ready to write text after text: about so many `rows`, tokens, in a pass (None: many)."""
+    """The model, ready to write text after text: about this many `rows`, tokens, in a pass (None: many)."""
     from gpt_cli.run.draft import open_draft
     from gpt_cli.run.open_checkpoint import build_torch_model
     from gpt_cli.sampling.text_generator import TextGenerator

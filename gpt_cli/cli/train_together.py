@@ -19,7 +19,7 @@ def launch_training(devices: str, arguments: Sequence[str], config: Path | None,
 
 
 def refuse_batch_of(config: Config, processes: int) -> None:
-    """Raise RequestError if so many `processes` cannot share the batches of `config`."""
+    """Raise RequestError if this many `processes` cannot share the batches of `config`."""
     from gpt_cli.distributed.world import World
     from gpt_cli.training.batches import micro_batch_size, refuse_batch
 

@@ -36,7 +36,7 @@ class SampleConfig(ConfigSection):
     repetition_penalty: Annotated[float, Field(ge=1.0 / MAX_PENALTY, le=MAX_PENALTY)] | None = None
     """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
     no_repeat_ngram: Count | None = None
-    """So many tokens in a row occur once (Paulus et al., 2017). null: off."""
+    """No run of this many tokens occurs twice (Paulus et al., 2017). null: off."""
     min_new_tokens: Steps = 0
     """Before which neither the end of the text nor a stop string ends it."""
     stop: list[Name] = []
@@ -46,7 +46,7 @@ class SampleConfig(ConfigSection):
     allow: Name | None = None
     """The only characters that are written. null: all."""
     beams: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
-    """Search for the likeliest text with so many candidates, in place of sampling. null: off."""
+    """Search for the likeliest text with this many candidates, in place of sampling. null: off."""
     length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""
     penalty_alpha: Annotated[float, Field(gt=0.0, le=1.0)] | None = None

@@ -124,7 +124,7 @@ class TrainConfig(ConfigSection):
     max_minutes: Minutes | None = None
     """Stop (evaluated and saved) after so much training time. null: off."""
     patience: Count | None = None
-    """Stop after so many evaluations without a better validation loss. null: off."""
+    """Stop after this many evaluations without a better validation loss. null: off."""
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:
@@ -162,7 +162,7 @@ class EvalConfig(ConfigSection):
     batch_size: Count | None = None
     """Windows per forward pass. null: chosen from the model's size."""
     max_tokens: Count | None = None
-    """Evaluate on the first so many tokens of the validation split. null: all of them, the exact loss."""
+    """Evaluate on this many tokens, the first of the validation split. null: all of them, the exact loss."""
 
 
 class CheckpointConfig(ConfigSection):

@@ -41,7 +41,7 @@ def device_count(devices: str) -> int:
 
 
 def launch(processes: int, arguments: Sequence[str]) -> int:
-    """Run `gpt` with `arguments` in so many processes that train together; returns the exit code.
+    """Run `gpt` with `arguments` in this many processes that train together; returns the exit code.
 
     Raises UserError if one of them was killed; other errors were printed by their process.
     """

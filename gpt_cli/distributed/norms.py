@@ -14,7 +14,7 @@ CUT_FROM = 2**20
 
 
 def n_pieces(numel: int) -> int:
-    """The number of pieces of a gradient of so many elements."""
+    """The number of pieces of a gradient of this many elements."""
     return 1 if numel <= CUT_FROM else -(-numel // PIECE)
 
 

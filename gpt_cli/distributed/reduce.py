@@ -26,7 +26,7 @@ RangeSum = Callable[[Range, bool], Gradients | None]
 
 
 def partial_sums(world: World, leaves: int, sum_of: RangeSum) -> list[Gradients]:
-    """The sums over the subtrees, of a tree of so many `leaves`, that lie within this process's leaves."""
+    """The sums over the subtrees, of a tree of this many `leaves`, that lie within this process's leaves."""
     within = contiguous_micro_batches(world, leaves, world.rank)
     return [tree_sum(subtree, sum_of, keep=True) for subtree in subtrees((0, leaves), within)]
 
@@ -78,7 +78,7 @@ def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Seque
 
 
 class TreeSum:
-    """The sum over so many `leaves` that are added one by one, from left to right, in the order of `tree_sum`."""
+    """The sum over this many `leaves` that are added one by one, from left to right, in the order of `tree_sum`."""
 
     def __init__(self, leaves: int) -> None:
         self.leaves, self.n_added = leaves, 0

@@ -23,7 +23,7 @@ def max_chunk_logits(device: torch.device) -> int:
 
 
 def needs_chunking(model: GPT, tokens: int) -> bool:
-    """True if the logits of so many tokens do not fit in one chunk."""
+    """True if the logits of this many tokens do not fit in one chunk."""
     return tokens * model.head.out_features > max_chunk_logits(model.head.weight.device)
 
 

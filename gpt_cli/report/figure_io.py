@@ -27,7 +27,7 @@ def check_output(output: Path, *, hint: str) -> None:
 
 
 def new_axes(width: float, height: float) -> tuple[Figure, Axes]:
-    """A new figure, so many inches wide and high, and the axes that fill it."""
+    """A new figure of this width and height in inches, and the axes that fill it."""
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     return figure, figure.add_subplot()
 

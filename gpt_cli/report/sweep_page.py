@@ -17,7 +17,7 @@ from gpt_cli.search.sweep.sweep_result import Setting, SweepResult
 
 PAGE, PICTURE = "report.html", "effects.png"
 _COLUMNS = 3
-_TOP_IQR = 4.0  # the axis ends so many interquartile ranges above the upper quartile, lest one loss flatten the rest
+_TOP_IQR = 4.0  # interquartile ranges from the upper quartile to the end of the axis, lest one loss flatten the rest
 
 
 def write_sweep(result: SweepResult, home: Path) -> list[Path]:

@@ -38,7 +38,7 @@ class Hypothesis:
 def beam_search(
     model: GPT, prompt: Sequence[int], sampling: SamplingParams, processors: Sequence[LogitsProcessor], ends: Ends
 ) -> list[Hypothesis]:
-    """The best `sampling.beams` texts (K), best first; fewer if there are not so many.
+    """The best `sampling.beams` texts (K), best first; fewer if there are fewer.
 
     At each step all continuations of the live texts are sorted by their totals. In this order, complete ones are set
     aside and the first K others stay live. The search ends after `max_new_tokens`, or once no live text can beat the K

@@ -15,7 +15,7 @@ from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.literals import INT32_MAX
 from gpt_cli.tokenizer.base import encode_text
 
-SEEDS = 2**63  # a seed is one of the first so many numbers
+SEEDS = 2**63  # a seed is below
 MAX_BIAS = 1e9  # of a logit, which fp32 still has after a division by the lowest temperature
 _GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits
 
@@ -97,7 +97,7 @@ class SamplingParams:
     allow: str | None = _option(None, off="")  # the only characters that are written
     choices: tuple[str, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
-    beams: int | None = _option(None, _BEAMS, off=0)  # beam search with so many beams
+    beams: int | None = _option(None, _BEAMS, off=0)  # the width of beam search
     length_penalty: float = _option(1.0, _LENGTH_PENALTY)  # of beam search: above 0 favours long texts
     penalty_alpha: float | None = _option(None, _FRACTION, off=0)  # weight of similarity in contrastive search
     log_probs: bool = False  # record the log-probability of each token

@@ -38,7 +38,7 @@ def fit_config(
     base: ConfigValues | None = None,
     progress: StageProgress | None = None,
 ) -> tuple[Config, list[str]]:
-    """(a config for a text and a machine with so many cores, the reasons in sentences).
+    """(a config for a text and a machine with this many cores, the reasons in sentences).
 
     The config is fitted to the `requested` values (`data.source` at least), and the sentences describe the run with
     them, but it does not hold them: the caller applies them, and can report with its place a value that contradicts

@@ -101,7 +101,7 @@ def predict_choice(
     """The predicted result of `candidate` in `seconds`; None if it cannot train usefully.
 
     Evaluations are paid from it: a forward pass over the validation split is a third of training on it. `is_evaluated`:
-    the run needs those on its way, too. `eval_every`: there is one after so many steps.
+    the run needs those on its way, too. `eval_every`: there is one after this many steps.
     """
     evaluation = val_tokens / candidate.tokens_per_step * candidate.seconds_per_step / 3.0
     are_cheap = _EVALUATIONS * evaluation <= _EVALUATION_SHARE * seconds
@@ -123,7 +123,7 @@ def predict_choice(
 
 
 def best_choice(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float) -> BudgetChoice:
-    """The choice with the lowest expected loss in so many `seconds`. Raises RequestError where none ends in time."""
+    """The choice with the lowest expected loss in this many `seconds`. Raises RequestError where none ends in time."""
     possible = [choice for _, choice in predictions if choice is not None]
     if not possible:
         fastest = min(candidate.seconds_per_step for candidate, _ in predictions)

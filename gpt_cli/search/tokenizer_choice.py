@@ -28,7 +28,7 @@ def choose_tokenizer(
 ) -> tuple[dict[str, Any], str]:
     """(keys of tokenizer and their values, the reason as a sentence); a kind or a size in `fixed` stands.
 
-    `beginning` is the start of the training text, of so many `characters`, long enough to count words in.
+    `beginning` is the start of the training text, of this many `characters`, long enough to count words in.
     """
     ones = plural(alphabet_size, "distinct one")
     size = f"the text has {plural(characters, 'character')}, {ones}"

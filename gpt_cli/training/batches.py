@@ -95,13 +95,13 @@ def rows_of_rank(rows: Sequence[int], size: int, world: World, *, round_robin: b
 
 
 def refuse_batch(config: Config, rows: int, world: World) -> None:
-    """Raise RequestError if the batch cannot be divided into micro-batches of so many `rows`."""
+    """Raise RequestError if the batch cannot be divided into micro-batches of this many `rows`."""
     if refusal := batch_refusal(config.train.batch_size, rows, world.size, config.train.micro_batch_size):
         raise RequestError(refusal[0], hint=refusal[1])
 
 
 def batch_refusal(batch_size: int, rows: int, devices: int, micro_batch_size: int | None) -> tuple[str, str] | None:
-    """(reason, hint) if a batch cannot be divided into micro-batches of so many `rows`, else None.
+    """(reason, hint) if a batch cannot be divided into micro-batches of this many `rows`, else None.
 
     `micro_batch_size` is that of the config.
     """

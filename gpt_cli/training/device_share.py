@@ -18,7 +18,7 @@ from gpt_cli.training.optim import state_bytes, state_owners, state_parts, updat
 class DeviceShare:
     """The share of each of `devices`; memory and traffic are those of the device with the most.
 
-    `refused` is the reason if training refuses so many devices, else None.
+    `refused` is the reason if training refuses this many devices, else None.
     """
 
     devices: int
@@ -43,7 +43,7 @@ class DeviceShare:
 
 
 def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
-    """The share of one of so many `devices`."""
+    """The share of one of this many `devices`."""
     world = World(0, devices)
     rows = micro_batch_size(config, world)
     if refusal := batch_refusal(config.train.batch_size, rows, devices, config.train.micro_batch_size):

@@ -51,7 +51,7 @@ class EvalMetrics:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): as uncertain as among so many equally likely tokens."""
+        """exp(loss): as uncertain as a choice among this many equally likely tokens."""
         return math.exp(min(self.loss, 700.0))
 
     @property

@@ -93,5 +93,5 @@ def train(config: Config, console: Console) -> Summary:
 
 
 def due(step: int, every: int | None) -> bool:
-    """True if something that happens `every` so many steps happens at `step`; None means never."""
+    """True if what happens each `every` steps happens at `step`; None means never."""
     return every is not None and step % every == 0

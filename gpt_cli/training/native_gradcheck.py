@@ -118,7 +118,7 @@ def _muon_distances(native: NativeMuon) -> list[float]:
 
 
 def _deeper(calls: int, compute: Callable[[], T]) -> T:
-    """The result of `compute`, called so many frames deeper on the C stack, which a generator's `next` uses."""
+    """The result of `compute`, called this many frames deeper on the C stack, which a generator's `next` uses."""
     return next(_deeper(calls - 1, compute) for _ in (None,)) if calls else compute()
 
 

@@ -58,7 +58,7 @@ LogitBiasOption = Annotated[
     panel_option(_CHOICE, "Add X to a token's logit: its text, or #id. Repeatable.", metavar="TOKEN=X"),
 ]
 SeedOption = Annotated[int | None, panel_option(_CHOICE, "The same seed, the same text. [default: random, printed]")]
-BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with so many candidates. 0: off.")]
+BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with N candidates. 0: off.")]
 LengthPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Of beams: the higher, the longer.")]
 PenaltyAlphaOption = Annotated[
     float | None, panel_option(_CHOICE, "Of the top k, likely and unlike the text before. 0: off.")

@@ -22,7 +22,7 @@ def info(
     ] = None,
     run_option: RunOption = None,
     devices: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Say what falls to each of so many devices, too.")
+        int | None, typer.Option(metavar="N", min=1, help="Say what falls to each of N devices, too.")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -18,7 +18,7 @@ def scale(
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for all runs together, such as 2h.")] = "1h",
     device_flops: Annotated[
         float | None,
-        typer.Option(min=1.0, help="Advise for a device that does so many operations a second, such as 4e14."),
+        typer.Option(min=1.0, help="Advise for a device of X operations a second, such as 4e14."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where all is kept; default: scales/ and the run's name.")

@@ -31,7 +31,7 @@ def sweep(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Start no run that would end later than, say, 30m or 2h.")
     ] = None,
-    max_runs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train at most so many runs.")] = None,
+    max_runs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train at most N runs.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where all is kept; default: sweeps/ and the config's name.")
     ] = None,

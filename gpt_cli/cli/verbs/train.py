@@ -31,7 +31,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and leave nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on stdout.")] = False,
     devices: Annotated[
-        str | None, typer.Option(metavar="N|auto", help="Train on so many GPUs of this machine, or CPU processes.")
+        str | None, typer.Option(metavar="N|auto", help="Train on N GPUs of this machine, or in N CPU processes.")
     ] = None,
 ) -> int:
     """Train a model, or resume a run that was interrupted.

@@ -73,7 +73,7 @@ class ContinuousBatch:
     def step(self, seats: Sequence[Seat], steps: int, prompt_tokens: int) -> list[list[int | None]]:
         """The tokens of each seat for up to `steps` steps: already appended; None: the caller samples.
 
-        Fewer, or none, where a text ended, or its prompt is still being read: of prompts about so many tokens a step.
+        Fewer, or none, where a text ended, or its prompt is still being read: of prompts about this many tokens a step.
         """
         assert steps == 1 or not any(seat.caller_samples for seat in seats)
         pointers = (ctypes.c_void_p * len(seats))(*(seat.handle.pointer.value for seat in seats))

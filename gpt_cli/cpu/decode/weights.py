@@ -61,7 +61,7 @@ class Weights:
     """Steps from 0 to the largest value to which the rows that a matrix is multiplied by are rounded, or the nearest
     bf16. None: not."""
     kv_qmax: int | None = None
-    """Keys and values are rounded to so many steps, each head's of a token by themselves; a step is a bf16."""
+    """Keys and values are rounded to this many steps, each head's of a token by themselves; a step is a bf16."""
 
 
 def nearest_bf16(x: Array) -> Array:

@@ -41,7 +41,7 @@ _BUDGET_FACTORS = (1, 10, 100)  # advice is for the budget times each of these
 
 @dataclass(frozen=True)
 class Advice:
-    """The run with the lowest expected loss in so many seconds. Intervals are of 90 %."""
+    """The run with the lowest expected loss in this many seconds. Intervals are of 90 %."""
 
     seconds: float
     parameters: float

@@ -84,7 +84,7 @@ def _fit(losses: Sequence[Mapping[int, float]]) -> tuple[float, int] | None:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """The value that Student's t of so many degrees of freedom stays below with `probability`, at least one half."""
+    """The value that Student's t of this many degrees of freedom stays below with `probability`, at least one half."""
     low, high = 0.0, 1.0
     while t_cdf(high, freedom) < probability:
         low, high = high, 2.0 * high

@@ -42,7 +42,7 @@ class Outcome:
 
 
 def read_outcome(run_dir: Path, steps: int, *, ended: bool = False) -> Outcome:
-    """The outcome of the run in `run_dir`, planned for so many `steps`.
+    """The outcome of the run in `run_dir`, planned for this many `steps`.
 
     `ended`: its trainer reported that it is finished, which may be before the last step (train.patience).
     """

@@ -85,7 +85,7 @@ class RunPool(AbstractContextManager["RunPool"]):
             self.stop(name)
 
     def wait(self, seconds: float) -> list[RunEnd]:
-        """Wait at most so many seconds for runs to end; returns their ends."""
+        """Wait at most this many seconds for runs to end; returns their ends."""
         ends: list[RunEnd] = []
         for key, _ in self._selector.select(seconds):
             trainer: _Trainer = key.data

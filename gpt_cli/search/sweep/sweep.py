@@ -81,7 +81,7 @@ class SweepRequest:
 
 
 def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) -> SweepPlan:
-    """The plan of a new sweep by `jobs` processes, of at most so many `runs`. Raises RequestError for too few."""
+    """The plan of a new sweep by `jobs` processes, of at most this many `runs`. Raises RequestError for too few."""
     trials = None
     if request.is_search:
         finals = FINALISTS * request.seeds if request.seeds > 1 else 0
