@@ -67,6 +67,8 @@ def resplit(micro_batches: MicroBatches, parts: int) -> MicroBatches:
     Processes have equally many micro-batches, whatever packing makes of their rows: a part for which there is no row is
     a row without targets.
     """
+    if parts == 1:
+        return micro_batches
     return [part for inputs, targets in micro_batches for part in _divide(inputs, targets, parts)]
 
 
