@@ -47,6 +47,7 @@ TOGETHER = (
     "a seventeenth user",
     "an eighteenth user",
     "a nineteenth user",
+    "a twentieth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

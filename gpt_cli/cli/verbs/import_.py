@@ -1,7 +1,7 @@
 """`gpt import`: the models of others as runs."""
 
 import re
-from os.path import abspath
+from os.path import abspath, exists
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -36,6 +36,7 @@ def import_(
     Example: gpt import hf exports/quickstart runs/imported
     """
     from gpt_cli.cli.options.fit_config import to_slug
+    from gpt_cli.run.directory import is_run
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
     source = arguments[0]
@@ -48,9 +49,13 @@ def import_(
             hint=f"gpt import {quote(source)} {name}",
         )
     if len(arguments) > 2:
+        # A word before the model, such as safetensors; a name of the hub is no path either, but a run comes after it.
+        is_word = not exists(source) and exists(arguments[1]) and not is_run(arguments[1])
+        kept = arguments[1:3] if is_word else arguments[:2]
+        before = "hf or gguf may stand before them" if is_word else f"leave out {quote(arguments[2])}"
+        command = ["gpt", "import", *([kind] if kind else []), *map(quote, kept)]
         raise RequestError(
-            f"one model becomes one run, and {arguments[2]} is a third name",
-            hint=f"hf or gguf may stand before them: gpt import {quote(arguments[1])} {quote(arguments[2])}",
+            f"one model becomes one run, and {arguments[2]} is a third name", hint=f"{before}: {' '.join(command)}"
         )
     run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(abspath(source)).stem)
     if kind == "gguf" or (kind is None and _is_gguf(Path(source))):
