@@ -13,6 +13,10 @@ _NEWLINE = b"\n"
 _UNSUPPORTED = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
 
 
+class BinaryError(UserError):
+    """Contents with a zero character, which no text has."""
+
+
 def check_encoding(encoding: str) -> str:
     """Python's own name of a text encoding. Raises RequestError for one it does not know."""
     try:
@@ -30,8 +34,8 @@ def check_encoding(encoding: str) -> str:
 def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[str]:
     """The text of `pieces`, newlines as they are, without a byte order mark, which is noted.
 
-    Raises UserError, with the offset of the byte, for text that is empty, has a zero character (so is binary), or is
-    not in `encoding`.
+    Raises UserError, with the offset of the byte, for text that is empty or not in `encoding`, and BinaryError for one
+    with a zero character.
     """
     return (text for text, _ in _decode(pieces, name, encoding, note))
 
@@ -58,7 +62,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
                 hint=f"read it with --encoding utf-{bits} (data.encoding=utf-{bits})",
             )
         if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
-            raise _binary_error(name, f"byte at offset {offset + zero:,}")
+            raise BinaryError(f"{name} is binary, not text: there is a zero byte at offset {offset + zero:,}")
         pending = stream.getstate()[0]
         try:
             text = stream.decode(piece, not piece)
@@ -74,7 +78,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
                 f"{name} is not {encoding.upper()}: {error}", hint=f"without a mark: {encoding}-le or {encoding}-be"
             ) from error
         if encoding != "utf-8" and "\0" in text:
-            raise _binary_error(name, f"character near offset {offset:,}")
+            raise BinaryError(f"{name} is binary, not text: there is a zero character near offset {offset:,}")
         offset += len(piece)
         # bytes.count takes six times as long, and the interpreter's lock with it
         lines += int(np.count_nonzero(np.frombuffer(piece, dtype=np.uint8) == _NEWLINE[0]))
@@ -89,10 +93,3 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             yield text, data
     if empty:
         raise UserError(f"{name} is empty")
-
-
-def _binary_error(name: str, location: str) -> UserError:
-    return UserError(
-        f"{name} is binary, not text: there is a zero {location}",
-        hint="of a folder, name the texts alone, such as 'FOLDER/*.txt'",
-    )

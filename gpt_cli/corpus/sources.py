@@ -10,12 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import TypeVar
 
 from gpt_cli.corpus import hub
-from gpt_cli.corpus.decoding import decode_utf8
+from gpt_cli.corpus.decoding import BinaryError, decode_utf8
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
 from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, rewindable, text_file
 from gpt_cli.corpus.records import Stream
@@ -25,6 +27,7 @@ from gpt_cli.files import list_directory
 from gpt_cli.files.safe_io import CHUNK, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
+_T = TypeVar("_T")
 BUILTIN = "builtin:python-docs"
 _NOT_TEXT = frozenset(
     [
@@ -96,9 +99,25 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         return [text_file(path, options) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
-    paths = _expand_path(find_path(source), note)
+    path = find_path(source)
+    paths = _expand_path(path, note)
     _note_raw_tables(paths, note)
-    return [text_file(path, options) for path in paths]
+    files = [text_file(one, options) for one in paths]
+    return [replace(file, read=partial(_read_of_folder, path, file)) for file in files] if path.is_dir() else files
+
+
+def _read_of_folder(folder: Path, file: TextFile, note: Notify) -> Iterator[Stream]:
+    """The documents of one of the files of `folder`, which was named in place of them."""
+    for name, pieces in _hint_at_texts(folder, file.read(note)):
+        yield name, _hint_at_texts(folder, pieces)
+
+
+def _hint_at_texts(folder: Path, items: Iterable[_T]) -> Iterator[_T]:
+    try:
+        yield from items
+    except BinaryError as error:
+        error.hint = f"of a folder, name the texts alone, such as {quote(str(folder / '*.txt'))}"
+        raise
 
 
 def _note_raw_tables(paths: list[Path], note: Notify) -> None:

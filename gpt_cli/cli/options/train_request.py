@@ -178,6 +178,8 @@ def _config_file(source: str) -> Path | None:
         return None
     if path.suffix.lower() in _YAML and not path.is_dir():
         return path
+    if path.suffix.lower() == ".safetensors" and path.is_file():
+        _refuse_weights(path)
     if not path.is_dir():
         return None
     if (path / "run.json").is_file():
@@ -205,6 +207,20 @@ def _config_file(source: str) -> Path | None:
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
     return None
+
+
+def _refuse_weights(file: Path) -> None:
+    """Raise RequestError for a file of weights, with what its model can be used for."""
+    from gpt_cli.run.checkpoint import is_checkpoint
+
+    folder = quote(str(file.parent))
+    if is_checkpoint(file.parent):
+        hint = f"start a new run from its checkpoint with: gpt train TEXT train.init_from={folder}"
+        raise RequestError(f"{file} is a part of a checkpoint, not text", hint=hint)
+    hint = f"generate text with it: gpt sample {quote(str(file))}; one file cannot be trained further, a run can"
+    if (file.parent / "config.json").is_file():
+        hint = f"make it a run, which can be trained further: gpt import hf {folder} runs/NAME"
+    raise RequestError(f"{file} is a model, not text", hint=hint)
 
 
 def _refuse_among_texts(source: str, others: list[str]) -> None:

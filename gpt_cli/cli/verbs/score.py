@@ -131,7 +131,7 @@ def score(
     from gpt_cli.run.open_checkpoint import open_checkpoint
 
     if is_run(file):
-        first = "TEXT" if run is None else quote(str(run))
+        first = "TEXT" if run is None or is_run(str(run)) else quote(str(run))
         raise RequestError(
             f"{file} is a run, not a text", hint=f"the text comes first: gpt score {first} {quote(file)}"
         )
