@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.texts_to_classify import Example
@@ -43,8 +44,12 @@ class ConfusionMatrix:
 def parse_labels(text: str) -> list[str]:
     """Split `a,b,c` into labels, with their spaces. Raises RequestError for fewer than two, empty or repeated ones."""
     labels = text.split(",")
-    if len(labels) < 2 or not all(label.strip() for label in labels):
+    filled = [label for label in labels if label.strip()]
+    if len(filled) < 2:
         raise RequestError("--labels needs at least two texts", hint="--labels yes,no")
+    if len(filled) < len(labels):
+        empty = next(number for number, label in enumerate(labels, start=1) if not label.strip())
+        raise RequestError(f"label {empty} of --labels is empty", hint=f"--labels {quote(','.join(filled))}")
     if len({label.strip() for label in labels}) < len(labels):
         raise RequestError("--labels names a label twice")
     return labels

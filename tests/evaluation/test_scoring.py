@@ -344,7 +344,7 @@ def test_labels_are_chosen_counted_and_laid_out(score: Run, tmp_path: Path) -> N
         (["text.txt", "--suffix", "x"], "--suffix is for --labels"),
         (["text.txt", "--labels", "a"], "at least two"),
         (["text.txt", "--labels", "a,a"], "twice"),
-        (["text.txt", "--labels", "a,,b"], "at least two"),
+        (["text.txt", "--labels", "a,,b"], "label 2 of --labels is empty"),
         (["text.txt", "--labels", "a,b", "--html", "x.html"], "does not go with"),
         (["none.csv", "--labels", "a,b"], "there is no file none.csv"),
         (["t.csv", "--labels", "a,b"], "none of --labels"),
