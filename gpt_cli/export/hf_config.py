@@ -17,18 +17,20 @@ from gpt_cli.errors import UserError
 from gpt_cli.export.architectures import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.numbers import check_numbers
+from gpt_cli.terminal.plural import plural
 
 LONGEST_CONTEXT = 1 << 20
 
 # Keys about training, storage and execution, which do not change the function.
 _NEUTRAL = {
-    "_attn_implementation", "_commit_hash", "_name_or_path", "architectures", "attention_dropout",
+    "_attn_implementation", "_commit_hash", "_name_or_path", "attention_dropout",
     "attn_implementation", "attn_pdrop", "bos_token_id", "dtype", "embd_pdrop", "eos_token_id",
-    "gradient_checkpointing", "initializer_range", "keys_to_ignore_at_inference", "layer_types",
+    "gradient_checkpointing", "initializer_range", "keys_to_ignore_at_inference",
     "max_window_layers", "n_ctx", "output_attentions", "output_hidden_states", "pad_token_id",
     "pretraining_tp", "resid_pdrop", "return_dict", "sliding_window", "task_specific_params", "torch_dtype",
     "transformers_version", "unk_token_id", "use_cache",
 }  # fmt: skip
+_CHECKED = {"architectures", "layer_types", "model_type", "tie_word_embeddings", "vocab_size"}  # elsewhere
 _ROPE = {"rope_theta", "rope_scaling", "rope_parameters"}
 # Keys that would change the function at any other value.
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -59,12 +61,14 @@ _ROTARY = {"position": "rope", "norm": "rmsnorm"}
 class ConfigReader:
     """A parser of the config.json of one architecture.
 
+    others    its further architectures that are read: without a head, which is then the embedding, or of classes
     sizes     our option -> its key
     constant  our options that all models of the architecture share
     defaults  Transformers' defaults of absent keys, where they differ from ours
     """
 
     layout: Layout
+    others: tuple[str, ...]
     sizes: Mapping[str, str]
     constant: Mapping[str, Any]
     width: str  # key of the width of the MLP
@@ -75,6 +79,7 @@ class ConfigReader:
 READERS = {
     "gpt2": ConfigReader(
         GPT2,
+        ("GPT2Model", "GPT2ForSequenceClassification"),
         {
             "n_layer": "n_layer",
             "n_head": "n_head",
@@ -89,6 +94,7 @@ READERS = {
     ),
     "llama": ConfigReader(
         LLAMA,
+        ("LlamaForSequenceClassification",),
         _LLAMA_SIZES,
         {**_ROTARY, "mlp": "swiglu", "qk_norm": False},
         "intermediate_size",
@@ -97,6 +103,7 @@ READERS = {
     ),
     "qwen3": ConfigReader(
         QWEN3,
+        ("Qwen3ForSequenceClassification",),
         _LLAMA_SIZES,
         {**_ROTARY, "mlp": "swiglu", "qk_norm": True},
         "intermediate_size",
@@ -105,6 +112,7 @@ READERS = {
     ),
     "nanochat": ConfigReader(
         NANOCHAT,
+        (),
         {**_LLAMA_SIZES, "logit_softcap": "final_logit_softcapping"},
         {**_ROTARY, "qk_norm": True, "norm_gain": False, "embedding_norm": True},
         "intermediate_size",
@@ -127,10 +135,28 @@ def read_model(file: Mapping[str, Any], location: str) -> tuple[Layout, ModelCon
         raise UserError("it wants code of its own to be run (auto_map), which is never done", where=location)
     check_numbers(file, location)
     reader = READERS[model_type]
+    _check_architectures(reader, file.get("architectures"), location)
     keys = {"tie_word_embeddings": False, **reader.defaults, **file}
     config = _candidate(reader, keys, location)
+    _check_layer_types(config, keys.get("layer_types"), location)
     _compare(reader.layout.describe(config), keys, location)
     return reader.layout, config
+
+
+def _check_architectures(reader: ConfigReader, value: Any, location: str) -> None:
+    """Raise UserError unless `architectures` is absent or one that has the reader's keys and a head that we have."""
+    known = (reader.layout.architecture, *reader.others)
+    if value is not None and value not in [[architecture] for architecture in known]:
+        raise UserError(f"architectures is {value!r:.80}, not [{'] or ['.join(map(repr, known))}]", where=location)
+
+
+def _check_layer_types(config: ModelConfig, value: Any, location: str) -> None:
+    """Raise UserError unless `layer_types` is absent or names, for each layer, the attention that all of ours have."""
+    kind = "full_attention" if config.window is None else "sliding_attention"
+    is_known = isinstance(value, list) and len(value) == config.n_layer and all(one == kind for one in value)
+    if value is not None and not is_known:
+        layers = plural(config.n_layer, "layer")
+        raise UserError(f"layer_types is {value!r:.80}, not {kind!r} for each of {layers}", where=location)
 
 
 def _candidate(reader: ConfigReader, keys: Mapping[str, Any], location: str) -> ModelConfig:
@@ -237,7 +263,7 @@ def _rotary(keys: Mapping[str, Any], location: str) -> dict[str, Any]:
 def _compare(ours: Mapping[str, Any], keys: Mapping[str, Any], location: str) -> None:
     """Raise UserError for a key of the file that differs from `ours`, or that is unknown."""
     for key, value in keys.items():
-        if key in ("model_type", "vocab_size", "tie_word_embeddings") or key.startswith("summary_"):
+        if key in _CHECKED or key.startswith("summary_"):
             continue
         if key in _ROPE and ("rope_theta" in ours or value is None):
             continue  # `_rotary` has read it

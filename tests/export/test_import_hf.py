@@ -172,6 +172,24 @@ def change(directory: Path, **keys: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
 
 
+@pytest.mark.parametrize("architectures", [None, ["LlamaForCausalLM"]])
+@pytest.mark.parametrize("layer_types", [None, ["full_attention"] * 2])
+def test_architectures_and_layer_types_that_change_nothing_are_read(architectures, layer_types, saved, tmp_path):
+    directory, _ = saved("llama")
+    change(directory, architectures=architectures, layer_types=layer_types)
+    import_huggingface(str(directory), tmp_path / "run")
+
+
+def test_gpt2_without_a_head_is_read_as_transformers_saves_it(saved, tmp_path):
+    directory, theirs = saved("gpt2")
+    import_huggingface(str(directory), tmp_path / "whole")
+    theirs.transformer.save_pretrained(directory)
+    assert json.loads((directory / "config.json").read_text())["architectures"] == ["GPT2Model"]
+    import_huggingface(str(directory), tmp_path / "run")
+    digests = {load_model(tmp_path / name, CPU, print).weights_sha256 for name in ("whole", "run")}
+    assert len(digests) == 1
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
@@ -203,6 +221,11 @@ def change(directory: Path, **keys: Any) -> None:
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
         ({"vocab_size": 300}, "vocab_size"),
         ({"surprise": 1}, "surprise"),
+        ({"architectures": ["X"]}, r"architectures is \['X'\], not \['LlamaForCausalLM'\]"),
+        ({"architectures": ["Qwen3ForCausalLM"]}, r"architectures is \['Qwen3ForCausalLM'\]"),
+        ({"architectures": ["LlamaForCausalLM", "X"]}, "architectures is"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM'"),
+        ({"layer_types": ["linear_attention"] * 2}, r"layer_types is \['linear_attention', 'linear_attention'\]"),
         ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
     ],
 )
@@ -221,6 +244,10 @@ def test_a_config_that_is_no_model_of_ours_is_refused_by_its_key(keys, message, 
         ({"max_window_layers": 1, "layer_types": None}, "some of its layers"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "some of its layers"),
         ({"layer_types": "sliding_attention"}, "layer_types"),
+        ({"layer_types": ["sliding_attention"] * 7}, "for each of 2 layers"),
+        ({"layer_types": ["linear_attention"] * 2}, "layer_types is .*, not 'full_attention' for each of 2 layers"),
+        ({"layer_types": 5, "use_sliding_window": False}, "layer_types is 5"),
+        ({"layer_types": ["sliding_attention"] * 2, "use_sliding_window": False}, "not 'full_attention'"),
         ({"layer_types": None, "max_window_layers": None}, "max_window_layers"),
         ({"sliding_window": 0}, "sliding_window|window"),
         ({"use_sliding_window": "yes"}, "use_sliding_window"),
