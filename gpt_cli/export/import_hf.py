@@ -21,11 +21,12 @@ from gpt_cli.export.hf_config import read_model
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
-from gpt_cli.files import read_file
+from gpt_cli.files import DamagedError, check_listed, read_file
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.directory import create_imported_run, is_run
 from gpt_cli.run.tensors import unpack_tensors
 from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.loader import SIBLINGS
 
 MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt")
@@ -51,6 +52,7 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
     config_path = directory / CONFIG
     if not config_path.exists() and is_run(str(directory)):
         raise _no_import(directory)
+    _check_sums(directory, _files_read(directory))
     file = _read_json(config_path)
     task = read_labels(file, str(config_path)) if is_classifier(file) else None
     layout, model = read_model(file, str(config_path))
@@ -117,6 +119,22 @@ def find_model(source: str, download: bool) -> Path:
         ) from None
 
 
+def _files_read(directory: Path) -> set[str]:
+    """The names of the files that an import reads or would read if they were there, but for shards."""
+    tokenizer = {"tokenizer.json"} if (directory / "tokenizer.json").is_file() else {"tokenizer.json", *SIBLINGS}
+    return {CONFIG, MODEL, *tokenizer} | (set() if (directory / MODEL).is_file() else {INDEX})
+
+
+def _check_sums(directory: Path, names: set[str]) -> None:
+    """Raise DamagedError unless those of `names` that are listed in SHA256SUMS, if there is one, match it."""
+    try:
+        check_listed(directory, names, follow=True)  # in the cache of the hub all files are links
+    except DamagedError as error:
+        if error.where is not None:  # of a malformed line, which another program may have written
+            error.hint = "a line is a SHA-256, two spaces and a name; without the file nothing is compared"
+        raise
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent} holds no model: {path.name} is missing")
@@ -167,6 +185,7 @@ def _shards(directory: Path) -> list[Path]:
     for name in sorted(files):
         if not (directory / name).is_file():
             raise UserError(f"{name} is missing", where=str(directory / INDEX))
+    _check_sums(directory, files)
     return [directory / name for name in sorted(files)]
 
 

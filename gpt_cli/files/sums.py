@@ -65,29 +65,32 @@ def replace_listed(path: Path, name: str, data: bytes) -> None:
         replace_file(path / SUMS, format_sums(other_lines | {new}))
 
 
-def check_listed(path: Path, names: Collection[str] | None = None) -> None:
+def check_listed(path: Path, names: Collection[str] | None = None, *, follow: bool = False) -> None:
     """Raise DamagedError unless the files `names` (None: all) of the directory `path` match their SHA256SUMS, if any.
 
-    A directory without SHA256SUMS, of an older gpt, is not checked.
+    A directory without SHA256SUMS, of an older gpt, is not checked. Links are refused unless `follow`.
     """
     for retries in reversed(range(_MAX_TRIES)):
-        lines = _listed(path)
+        lines = _listed(path, follow)
         listed = {name for name, _ in lines if names is None or name in names}
-        mismatch = next((name for name in sorted(listed) if (name, _sum_of(path / name)) not in lines), None)
+        mismatch = next((name for name in sorted(listed) if (name, _sum_of(path / name, follow)) not in lines), None)
         if mismatch is None:
             return
-        if not retries or lines == _listed(path):
+        if not retries or lines == _listed(path, follow):
             raise DamagedError(
                 f"{path / mismatch} does not match its SHA-256: it is damaged, or was edited",
                 hint=f"if you edited it, remove its line from {path / SUMS}; else put back what it was",
             )
 
 
-def read_member(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file with a checksum. Raises DamagedError for a link, a device or a bad sector."""
+def read_member(path: Path, follow: bool = False) -> Iterator[bytes]:
+    """Yield the bytes of a file with a checksum.
+
+    Raises DamagedError for a device, a bad sector and, unless `follow`, a link.
+    """
     with translate_os_errors("read", path):
         try:
-            yield from read_chunks(path, follow=False)
+            yield from read_chunks(path, follow=follow)
         except DiskError as error:
             raise DamagedError(f"{path.parent} is damaged: {path.name} is not a file") from error
         except OSError as error:
@@ -97,20 +100,20 @@ def read_member(path: Path) -> Iterator[bytes]:
             raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({reason})") from error
 
 
-def _listed(path: Path) -> set[tuple[str, str]]:
+def _listed(path: Path, follow: bool = False) -> set[tuple[str, str]]:
     """{(name, hex)} of SHA256SUMS; empty if the directory has none."""
-    return set(_lines(path)) if os.path.lexists(path / SUMS) else set()
+    return set(_lines(path, follow)) if os.path.lexists(path / SUMS) else set()
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
+def _lines(path: Path, follow: bool = False) -> Iterator[tuple[str, str]]:
     """Yield (name, hex) for each line of SHA256SUMS. Raises DamagedError if it is missing or malformed."""
     if not os.path.lexists(path / SUMS):
         raise DamagedError(f"{path} is damaged: {SUMS} is missing")
     with translate_os_errors("look at", path / SUMS):
-        size = os.lstat(path / SUMS).st_size
+        size = os.stat(path / SUMS, follow_symlinks=follow).st_size
     if size > _SUMS_LIMIT:
         raise DamagedError(f"{path} is damaged: {SUMS} is too large")
-    text = b"".join(read_member(path / SUMS)).decode("utf-8", errors="replace")
+    text = b"".join(read_member(path / SUMS, follow)).decode("utf-8", errors="replace")
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         match = _LINE.fullmatch(line)
         if match is None or not text.endswith("\n"):
@@ -126,11 +129,11 @@ def _sum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _sum_of(path: Path) -> str:
+def _sum_of(path: Path, follow: bool) -> str:
     """SHA-256 of a listed file. Raises DamagedError if it is missing."""
     if not os.path.lexists(path):
         raise DamagedError(f"{path.parent} is damaged: {path.name} is missing")
     digest = hashlib.sha256()
-    for chunk in read_member(path):
+    for chunk in read_member(path, follow):
         digest.update(chunk)
     return digest.hexdigest()

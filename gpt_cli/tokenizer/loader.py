@@ -19,7 +19,8 @@ from gpt_cli.tokenizer.tiktoken_file import is_tiktoken, read_tiktoken
 _MAX_SIZE = 128 << 20  # bytes; four times the largest published files
 
 _FILE_PAIRS = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
-_SIBLINGS = _FILE_PAIRS | {merges: encoder for encoder, merges in _FILE_PAIRS.items()}
+SIBLINGS = _FILE_PAIRS | {merges: encoder for encoder, merges in _FILE_PAIRS.items()}
+"""The files of GPT-2's pair, each with the other."""
 _NAMES = ("tokenizer.json", *_FILE_PAIRS)  # in a folder
 
 
@@ -73,9 +74,9 @@ def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
 
 def _read_sibling(path: Path) -> str:
     """The text of the other file of GPT-2's pair."""
-    if path.name not in _SIBLINGS:
-        raise ValueError(f"it is one half of GPT-2's, which would be called {' or '.join(_SIBLINGS)}")
-    partner = path.with_name(_SIBLINGS[path.name])
+    if path.name not in SIBLINGS:
+        raise ValueError(f"it is one half of GPT-2's, which would be called {' or '.join(SIBLINGS)}")
+    partner = path.with_name(SIBLINGS[path.name])
     if not partner.is_file():
         raise ValueError(f"it is one half of GPT-2's, and {partner.name} is not beside it")
     return read_file(partner, limit=_MAX_SIZE).decode()

@@ -115,9 +115,13 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for weights in Path("damaged").rglob("model.safetensors"):
             weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
         assert main(["export", "runs/book", "nan"]) == 0
+        shutil.copytree("nan", "altered")
+        *rest, last = Path("altered/model.safetensors").read_bytes()
+        Path("altered/model.safetensors").write_bytes(bytes([*rest, last ^ 1]))
         tensors = load_file("nan/model.safetensors")
         next(iter(tensors.values())).reshape(-1)[0] = np.nan
         save_file(tensors, "nan/model.safetensors", {"format": "pt"})
+        Path("nan/SHA256SUMS").unlink()
         yield work_dir
 
 

@@ -1,7 +1,9 @@
 """Models of Transformers as runs: made by the real library, bit for bit there and back, and nothing hostile gets in."""
 
+import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export import numbers
 from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.import_hf import find_model, import_huggingface
+from gpt_cli.files import DamagedError
 from gpt_cli.run.load_model import load_model
 from gpt_cli.tokenizer import load_tokenizer
 from tests.support.export_models import MODELS, TOKENIZERS, make_run
@@ -165,6 +168,52 @@ def test_an_imported_run_is_evaluated_sampled_inspected_and_never_mixed_up(saved
     assert "run is a run of gpt" in (output := capsys.readouterr().err)
     assert main([*output.splitlines()[1].partition("gpt ")[2].split(), "--prompt", "The"]) == 0
     assert not Path("other").exists()
+
+
+def test_a_file_that_sha256sums_lists_is_verified_if_it_is_read(tmp_path):
+    """Every such file, altered or missing, is named; what is not read, or not listed, may be anything."""
+    export_huggingface(make_run(dict(MODELS)["Qwen3ForCausalLM"], TOKENIZERS["byte"]), tmp_path / "exported")
+
+    def copy() -> Path:
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        return shutil.copytree(tmp_path / "exported", tmp_path / "copy")
+
+    def refused(directory: Path, message: str) -> None:
+        with pytest.raises(DamagedError, match=message):
+            import_huggingface(str(directory), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        directory = copy()
+        data = bytearray((directory / name).read_bytes())
+        data[-5] ^= 1
+        (directory / name).write_bytes(data)
+        refused(directory, f"{name} does not match its SHA-256")
+        (directory / name).unlink()
+        refused(directory, f"{name} is missing")
+    directory = copy()
+    with (directory / "SHA256SUMS").open("a") as sums:
+        sums.write("no line of it\n")
+    refused(directory, "SHA256SUMS has a malformed line")
+    directory = copy()
+    (directory / "README.md").unlink()
+    (directory / "notes.txt").write_text("not listed")
+    import_huggingface(str(directory), tmp_path / "changed")
+    directory = copy()
+    for path in list(directory.iterdir()):  # as in the cache of the hub
+        path.unlink()
+        path.symlink_to(tmp_path / "exported" / path.name)
+    import_huggingface(str(directory), tmp_path / "links")
+
+
+def test_a_shard_that_sha256sums_lists_is_verified(saved, tmp_path):
+    directory, _ = saved("gpt2", shard="20KB")
+    shard = max(directory.glob("*.safetensors"))
+    (directory / "SHA256SUMS").write_text(f"{'0' * 64}  {shard.name}\n")
+    with pytest.raises(DamagedError, match=f"{shard.name} does not match its SHA-256"):
+        import_huggingface(str(directory), tmp_path / "run")
+    (directory / "SHA256SUMS").write_text(f"{hashlib.sha256(shard.read_bytes()).hexdigest()}  {shard.name}\n")
+    import_huggingface(str(directory), tmp_path / "run")
 
 
 def change(directory: Path, **keys: Any) -> None:

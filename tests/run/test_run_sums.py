@@ -263,11 +263,11 @@ def test_what_is_read_while_it_is_replaced_is_not_called_damaged(folder: Path, m
 
     real, times = sums._sum_of, []
 
-    def and_replace_it_before(path: Path) -> str:
+    def and_replace_it_before(path: Path, follow: bool) -> str:
         if path.name == "config.yaml" and len(times) < 2:
             times.append(1)
             replace_listed(run, "config.yaml", b"run_dir: %d\n" % len(times))
-        return real(path)
+        return real(path, follow)
 
     monkeypatch.setattr(sums, "_sum_of", and_replace_it_before)
     check_listed(run)
