@@ -55,19 +55,24 @@ class TextClassifier:
         assert saved.config.task.labels is not None
         return cls(loaded.model, saved.tokenizer, saved.config.task.labels, runtime, loaded.path, note)
 
-    def classify(self, texts: Sequence[str]) -> list[Classification]:
+    def classify(self, texts: Sequence[str], places: Sequence[str | None] = ()) -> list[Classification]:
         """The prediction for each text, independent of the others; a text is truncated to the context.
 
-        Raises RequestError for an empty text, and UnknownCharacters for characters that are not in the vocabulary.
+        Raises RequestError for an empty text, and UnknownCharacters for characters that are not in the vocabulary; the
+        error's place is that of the text in `places`, if they are given.
         """
         if isinstance(texts, str):
             raise TypeError("classify takes a list of texts")
         context = self.model.config.context_length
         ids = []
         for number, text in enumerate(texts, start=1):
-            if not text.strip():
-                raise RequestError(f"text {number:,} is empty: there is nothing to classify")
-            ids.append(self.tokenizer.encode(text))
+            try:
+                if not text.strip():
+                    raise RequestError(f"text {number:,} is empty: there is nothing to classify")
+                ids.append(self.tokenizer.encode(text))
+            except RequestError as error:
+                error.where = error.where or (places[number - 1] if places else None)
+                raise
         if too_long := sum(len(row) > context for row in ids):
             self.note(f"of {too_long:,} of {len(ids):,} texts only the first {context:,} tokens are read")
         results: list[Classification] = []

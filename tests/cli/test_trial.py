@@ -99,6 +99,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "nan-id.jsonl": '{"prompt": "the", "id": NaN}\n',
             "inf-id.jsonl": '{"prompt": "the", "id": [1e999]}\n',
         }
+        texts |= {"unknown.csv": "text\nit is good\nit is Ωμέγα\nΩ\n", "unknown.md": "it is Ω\n"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)

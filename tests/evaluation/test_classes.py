@@ -469,6 +469,12 @@ def test_classify_says_label_and_probabilities_of_texts_files_and_lines(trained_
     assert "bird" in capsys.readouterr().out
 
 
+def test_a_text_that_cannot_be_classified_is_named_by_its_line_of_standard_input(trained_run, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{BIRD}\n\n{BIRD} Ω\n".encode())))
+    assert main(["classify", "--run", trained_run[0], "-"]) == 2
+    assert "--> standard input:3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("texts", [[], ["   "], ["missing.jsonl"], ["ß"]], ids=["none", "blank", "no file", "unknown"])
 def test_what_classify_cannot_read_is_one_error(trained_run, capsys, texts):
     assert main(["classify", "--run", trained_run[0], *texts]) in (1, 2)

@@ -75,7 +75,8 @@ def classify(
         raise RequestError("there are no texts in what was given")
     classifier = TextClassifier.of(saved, device, note)
     known = without_unknown(saved.tokenizer, [text for _, text in inputs], skip=unknown == "skip", source="texts")
-    for (where, text), verdict in zip(inputs, classifier.classify(known), strict=True):
+    verdicts = classifier.classify(known, [where for where, _ in inputs])
+    for (where, text), verdict in zip(inputs, verdicts, strict=True):
         if jsonl:
             likeliest = verdict.probabilities if top == 1 else verdict.top(top)
             probabilities = {label: round(share, 6) for label, share in likeliest.items()}
