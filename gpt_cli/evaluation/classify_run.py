@@ -120,7 +120,7 @@ def evaluate_classifier(
             skip_unknown=skip_unknown,
             note=note,
         )
-    name = {"val": "validation", "test": "test"}[split]
+    name = "given" if source is not None else {"val": "validation", "test": "test"}[split]
     rows = LabelledRows.of(saved.config, texts, name, note)
     with working("evaluating"):
         evaluation = evaluate_classes(classifier.model, rows, classifier.runtime)

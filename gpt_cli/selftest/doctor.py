@@ -132,7 +132,10 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     if not intact:
         raise UserError("no checkpoint is intact: the run cannot go on")
     if is_imported(path):
-        return f"nothing to resume; gpt train TEXT train.init_from={quote(str(path))} trains it further"
+        init_from = f"train.init_from={quote(str(path))}"
+        if load_config(path / CONFIG).task.kind == "classes":
+            return f"nothing to resume; a config with labelled texts and {init_from} trains it further"
+        return f"nothing to resume; gpt train TEXT {init_from} trains it further"
     check_listed(path)
     load_tokenizer(path / TOKENIZER)
     step = max(checkpoint.step for checkpoint in intact)

@@ -58,13 +58,13 @@ class ExampleRows:
             widths_needed = targets - examples.starts[np.searchsorted(examples.starts, targets, side="right") - 1]
             raise RequestError(
                 f"cut to model.context_length {context}, no {split} example keeps a token that is learned",
-                hint=f"one does with model.context_length={int(widths_needed.min())}",
+                hint=_larger_context(config, int(widths_needed.min())),
             )
         if not len(indices):
+            least = int(examples.lengths.min()) - 1
             raise RequestError(
-                f"no {split} example fits into model.context_length {context}: the shortest has"
-                f" {int(examples.lengths.min()) - 1:,} tokens",
-                hint="give a larger model.context_length",
+                f"no {split} example fits into model.context_length {context}: the shortest has {least:,} tokens",
+                hint=f"{_larger_context(config, least)}; or data.too_long=cut",
             )
         return cls(examples, indices, widths[indices], counted)
 
@@ -122,6 +122,13 @@ class ExampleRows:
         n_bytes, characters = (counts @ sizes).tolist()
         end = self.examples.end_text
         return n_bytes - ends * len(end.encode()), characters - ends * len(end)
+
+
+def _larger_context(config: Config, least: int) -> str:
+    """The hint at a context of at least `least` tokens, which a model that is trained further does not get."""
+    if config.train.init_from is None:
+        return f"model.context_length={least} is enough"
+    return f"start from a model that was trained with model.context_length={least} or more"
 
 
 def first_fit(widths: Sequence[int], limit: int) -> list[tuple[int, int]]:
