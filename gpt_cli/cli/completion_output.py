@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.output import note
+from gpt_cli.errors import UserError
 from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def measure_completions(
     context = saved.config.model.context_length
     turns = [examples.last_turn(number) for number in range(len(examples))]
     turns = [turn for turn in turns if len(turn[0]) + len(turn[1]) - 1 <= context][:max_examples]
+    if not turns:
+        raise UserError(
+            f"no example fits whole into model.context_length {context}, so no completion can be written",
+            hint="leave them out: --no-completions",
+        )
     references = [_text(saved, completion, examples) for _, completion in turns]
     sampling = SamplingParams(
         max_new_tokens=context, temperature=0.0, stop=(saved.config.data.completion_end,), beams=beams

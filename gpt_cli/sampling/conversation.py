@@ -57,6 +57,8 @@ class Conversation:
     def say(self, user_text: str) -> ContextWindow:
         """Add the user's turn. Raises RequestError, also for unknown characters, with nothing changed."""
         refuse_marks(user_text, self._prefix, self._suffix)
+        if self._tokenizer.unk_id is None and self._tokenizer.unknown_characters(user_text):
+            self._tokenizer.encode(user_text)  # raises, with its place in the user's text
         begins_line = not self.text or self.text.endswith("\n")
         text = ("" if begins_line else self._separator) + self._prefix + user_text + self._suffix
         tokens = encode_prompt(self._tokenizer, text)

@@ -124,7 +124,8 @@ def sample(
         known = known_choices(loaded.tokenizer, sampling.choices, skip=unknown == "skip")
         sampling = sampling.replace({"choices": known})
     copies = NoveltyReport(loaded) if novelty else None
-    tokens = _encode(whole, loaded.tokenizer, loaded.config.model.context_length)
+    tokens = [_encode(one, loaded.tokenizer) for one in whole]
+    _note_cut(tokens, loaded.config.model.context_length)
     engine_name, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
     if as_json:
         head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": engine_name}
@@ -142,28 +143,31 @@ def sample(
 
 def _wrap(prompts: Sequence[Prompt], prefix: str, suffix: str, tokenizer: "Tokenizer", *, skip: bool) -> list[Prompt]:
     """The whole prompts that the model is given; with `skip`, without the characters that the vocabulary lacks."""
+    for one in prompts if not skip and tokenizer.unk_id is None else ():
+        if tokenizer.unknown_characters(one.text):  # told at its place in the prompt, not in the whole
+            _encode(one, tokenizer)
     whole = [one.wrapped(prefix, suffix) for one in prompts]
     texts = without_unknown(tokenizer, [one.text for one in whole], skip=skip, source="prompt")
     return [Prompt(text, one.where, one.id) for text, one in zip(texts, whole, strict=True)]
 
 
-def _encode(prompts: Sequence[Prompt], tokenizer: "Tokenizer", context_length: int) -> list[list[int]]:
+def _encode(prompt: Prompt, tokenizer: "Tokenizer") -> list[int]:
     from gpt_cli.sampling import encode_prompt
 
-    tokens = []
-    for prompt in prompts:
-        try:
-            tokens.append(encode_prompt(tokenizer, prompt.text))
-        except RequestError as error:
-            error.where = error.where or prompt.where
-            raise
-    longest = max(map(len, tokens))
+    try:
+        return encode_prompt(tokenizer, prompt.text)
+    except RequestError as error:
+        error.where = error.where or prompt.where
+        raise
+
+
+def _note_cut(prompts: Sequence[Sequence[int]], context_length: int) -> None:
+    longest = max(map(len, prompts))
     if longest > context_length:
         note(
             f"the {'longest ' if len(prompts) > 1 else ''}prompt has {plural(longest, 'token')};"
             f" the model sees the last {context_length:,}, its context"
         )
-    return tokens
 
 
 def _as_objects(texts: "Sequence[TextStream]", copies: NoveltyReport | None) -> list[dict[str, Any]]:
