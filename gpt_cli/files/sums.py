@@ -110,7 +110,7 @@ def _lines(path: Path, follow: bool = False) -> Iterator[tuple[str, str]]:
     if not os.path.lexists(path / SUMS):
         raise DamagedError(f"{path} is damaged: {SUMS} is missing")
     with translate_os_errors("look at", path / SUMS):
-        size = os.stat(path / SUMS, follow_symlinks=follow).st_size
+        size = (os.stat if follow else os.lstat)(path / SUMS).st_size
     if size > _SUMS_LIMIT:
         raise DamagedError(f"{path} is damaged: {SUMS} is too large")
     text = b"".join(read_member(path / SUMS, follow)).decode("utf-8", errors="replace")
