@@ -196,7 +196,7 @@ def _explain_steps(steps: int, context_length: int, epochs: float, is_exact: boo
         return f"It sees {plural(context_length, 'token')} at once and its training text {epochs:.1f} times, {length}."
     share = f"{'' if is_exact else 'about '}{100 * epochs:.2g}%"
     steps_of_epoch = math.ceil(steps / max(epochs, 1e-9))
-    advice = f": train.steps={steps_of_epoch} reads all of it once." if is_exact else "."
+    advice = f": train.steps={steps_of_epoch} reads all of it once." if is_exact and steps else "."
     return f"It sees {plural(context_length, 'token')} at once and {share} of its training text, {length}{advice}"
 
 

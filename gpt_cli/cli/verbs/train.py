@@ -70,6 +70,8 @@ def _train(
         from gpt_cli.report.info_view import render_plan
         from gpt_cli.search.dry_run import plan
 
+        if processes > 1:
+            note(f"this plan is that of one process; {processes} share the batch, each with its part of the cores")
         outlook = plan(chosen, note)
         if json:
             print_json(outlook.to_json())
