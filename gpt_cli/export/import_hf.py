@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig, TaskConfig, TokenizerConfig
-from gpt_cli.errors import RequestError, UserError, first_line
+from gpt_cli.errors import Notify, RequestError, UserError, first_line
 from gpt_cli.export.class_layouts import as_class_model, as_classifier, class_shapes, is_classifier, read_labels
 from gpt_cli.export.hf_config import read_model
 from gpt_cli.export.layout import Layout
@@ -41,10 +41,11 @@ def _no_import(run: Path) -> RequestError:
     return RequestError(f"{run} is a run of gpt, and no model of other tools", hint=hint)
 
 
-def import_huggingface(source: str, run_dir: Path, *, download: bool = False) -> Layout:
+def import_huggingface(source: str, run_dir: Path, *, download: bool = False, note: Notify = lambda _: None) -> Layout:
     """Make the model in the directory `source`, or of that name on the hub, a new run in `run_dir`.
 
-    A name is looked up in the hub's cache on this machine; only with `download` is the network used. Raises
+    A name is looked up in the hub's cache on this machine; only with `download` is the network used. `note` tells what
+    is not taken over. Raises
     RequestError if `source` is missing or `run_dir` exists, and UserError, with the location, for a model that `gpt`
     cannot represent exactly, or a damaged one.
     """
@@ -67,7 +68,19 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False) ->
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory), task)
     create_imported(run_dir, model, tokenizer, tensors, source, layout, task)
+    if _has_chat_template(directory):
+        note(
+            f"its chat template stays behind: sample.prefix, suffix and stop in {run_dir}/config.yaml are what gpt has"
+        )
     return layout
+
+
+def _has_chat_template(directory: Path) -> bool:
+    file = directory / "tokenizer_config.json"
+    try:
+        return file.is_file() and "chat_template" in _read_json(file)
+    except UserError:  # it is read for this alone
+        return False
 
 
 def create_imported(

@@ -73,7 +73,10 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
     try:
         path = find_run(source)
     except RequestError as error:
-        if not source.exists():
+        newest = list_checkpoints(source.parent.parent)[:1] if source.parent.name == "checkpoints" else []
+        if newest:
+            error.hint = f"the newest checkpoint of that run: train.init_from={quote(str(newest[0]))}"
+        elif not source.exists():
             error.hint = f"{error.hint} (or make a model of Transformers a run: gpt import {quote(str(source))})"
         raise
     if path.is_file():

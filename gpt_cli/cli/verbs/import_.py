@@ -70,7 +70,7 @@ def import_(
             )
         from gpt_cli.export.import_hf import import_huggingface
 
-        layout = import_huggingface(source, run_dir, download=download)
+        layout = import_huggingface(source, run_dir, download=download, note=note)
         architecture = layout.architecture
     if json:
         print_json({"source": source, "run_dir": run_dir, "architecture": architecture})

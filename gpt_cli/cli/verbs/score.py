@@ -225,6 +225,12 @@ def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown
     name = "standard input" if source == "-" else source
     documents = [document.text for document in read_documents(source, note=note, options=options)]
     last = documents.pop()
+    if documents and tokenizer.unk_id is None and tokenizer.unknown_characters("\n"):
+        raise RequestError(
+            "documents are scored as lines of one text, and the vocabulary lacks the newline",
+            where=name,
+            hint="score them one at a time; gpt eval --text has the loss of all",
+        )
     text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last
     if documents:
         note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
