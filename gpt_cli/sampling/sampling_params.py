@@ -188,7 +188,11 @@ def range_problem(name: str, value: Any) -> str | None:
     value = float(value) if kind is Real else value
     if allowed.highest < value < math.inf:
         return f"must be at most {allowed.highest:,.10g}, not {value!r}"
-    return None if allowed.contains(value) else f"must be {allowed.words}, not {value!r}"
+    if allowed.contains(value):
+        return None
+    off = option.metadata.get("off")
+    or_off = "" if off is None or value == off else f", or {off} for off"
+    return f"must be {allowed.words}{or_off}, not {value!r}"
 
 
 def _to_tuple(value: str | Iterable[Any] | None) -> tuple[Any, ...]:

@@ -161,8 +161,8 @@ def test_past_the_context_a_token_costs_the_same_however_long_the_text() -> None
     ("options", "message"),
     [
         ({"penalty_alpha": 0.0, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not 0.0"),
-        ({"penalty_alpha": 1.1, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not 1.1"),
-        ({"penalty_alpha": math.nan, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, not nan"),
+        ({"penalty_alpha": 1.1, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, or 0 for off, not 1.1"),
+        ({"penalty_alpha": math.nan, "top_k": 4}, "penalty_alpha must be above 0 and at most 1, or 0 for off, not nan"),
         ({"penalty_alpha": 0.6}, "penalty_alpha needs top_k, the number of its candidates"),
         ({"penalty_alpha": 0.6, "top_k": 4, "beams": 2}, "penalty_alpha does not go with beams"),
         ({"penalty_alpha": 0.6, "top_k": 65}, "penalty_alpha goes with a top_k of at most 64, not 65"),
@@ -207,7 +207,7 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Run, tmp_path: P
         (("--penalty-alpha", 0.6, "--top-k", 4, "--beams", 2), "penalty_alpha does not go with beams"),
         (("--penalty-alpha", 0.6, "--top-k", 65), "penalty_alpha goes with a top_k of at most 64, not 65"),
         (("--penalty-alpha", 0.6, "--top-k", 4, "--engine", "native"), "does not go with penalty_alpha"),
-        (("--penalty-alpha", 2, "--top-k", 4), "penalty_alpha must be above 0 and at most 1, not 2.0"),
+        (("--penalty-alpha", 2, "--top-k", 4), "penalty_alpha must be above 0 and at most 1, or 0 for off, not 2.0"),
     ):
         code, out, err = sample(*options, *flags)
         assert (code, out) == (2, "")

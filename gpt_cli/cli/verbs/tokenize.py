@@ -284,5 +284,5 @@ def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str,
 def _parse_ids(text: str) -> list[int]:
     words = re.split(r"[\s,]+", text.strip("[] \n"))
     if wrong := next((word for word in words if not re.fullmatch(r"[0-9]{1,9}", word)), None):
-        raise RequestError(f"--ids takes whole numbers, not '{wrong}'")
+        raise RequestError(f"--ids takes token ids, whole numbers from 0 up, not '{wrong}'")
     return [int(word) for word in words if word]
