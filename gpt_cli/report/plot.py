@@ -71,6 +71,13 @@ def plot_runs(
     all_metrics = [read_metrics(run) for run in runs]
     for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
         _draw_run(axes, run, all_metrics[index], name, index, x, y, alone=len(runs) == 1)
+    lines = axes.get_lines()
+    for option, is_log, values in (
+        ("--log-x", log_x, [line.get_xdata() for line in lines]),
+        ("--log-y", log_y, [line.get_ydata() for line in lines]),
+    ):
+        if is_log and not any(np.any(np.asarray(points) > 0) for points in values):
+            raise RequestError(f"{option}: no point is above 0", hint=f"leave {option} out")
     _draw_frame(axes, x, y, log_x, log_y)
     classify = [_is_classifier(run, metrics) for run, metrics in zip(runs, all_metrics, strict=True)]
     if y == "loss" and any(classify):

@@ -5,6 +5,7 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.config import load_config
+from gpt_cli.config.explain import changed_keys
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import check_listed
@@ -126,19 +127,26 @@ def _describe_data(path: Path, note: Notify) -> str:
 
 
 def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) -> str:
-    steps = load_config(path / CONFIG).train.steps
+    config = load_config(path / CONFIG)
+    steps = config.train.steps
     if not paths:
         return f"no checkpoint yet: would start from step 0 of {steps:,}"
     if not intact:
         raise UserError("no checkpoint is intact: the run cannot go on")
     if is_imported(path):
         init_from = f"train.init_from={quote(str(path))}"
-        if load_config(path / CONFIG).task.kind == "classes":
+        if config.task.kind == "classes":
             return f"nothing to resume; a config with labelled texts and {init_from} trains it further"
         return f"nothing to resume; gpt train TEXT {init_from} trains it further"
     check_listed(path)
     load_tokenizer(path / TOKENIZER)
-    step = max(checkpoint.step for checkpoint in intact)
+    newest = max(intact, key=lambda checkpoint: checkpoint.step)
+    step = newest.step
+    if changed := next(
+        (change for change in changed_keys(newest.config, config) if change[0].startswith("model.")), None
+    ):
+        key, there, here = changed
+        raise UserError(f"{key} is {there} in the checkpoint of step {step:,} and {here} in {CONFIG}")
     if step >= steps:
         return f"all {steps:,} steps are done"
     over = why_over(read_events(path), step)

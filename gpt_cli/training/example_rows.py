@@ -127,7 +127,7 @@ class ExampleRows:
 def _larger_context(config: Config, least: int) -> str:
     """The hint at a context of at least `least` tokens, which a model that is trained further does not get."""
     if config.train.init_from is None:
-        return f"model.context_length={least} is enough"
+        return f"give at least model.context_length={least}"
     return f"start from a model that was trained with model.context_length={least} or more"
 
 

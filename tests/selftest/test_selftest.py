@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt_cli.config import load_config
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.layers import Attention
 from gpt_cli.run import checkpoint
@@ -214,3 +215,12 @@ def test_a_disk_that_takes_nothing_is_named_with_the_file(tmp_path):
     assert completed.returncode == 1
     assert re.search(r"^error: .*/gpt-selftest-\w+/text.txt", completed.stderr, flags=re.MULTILINE), completed.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_config_of_another_model_than_the_checkpoint_is_found_where_it_is_resumed(trained):
+    (trained / "SHA256SUMS").unlink()
+    config = trained / "config.yaml"
+    width = load_config(config).model.n_embd
+    config.write_text(config.read_text().replace(f"n_embd: {width}", f"n_embd: {2 * width}"))
+    there, here = f"is {width} in the checkpoint of step 12", f"{2 * width} in config.yaml"
+    assert findings(trained)["resume"] == f"model.n_embd {there} and {here}"
