@@ -183,6 +183,8 @@ def _closest_keys(section: str, name: str) -> list[str]:
     for key in [*sections(), *fields()]:
         keys.setdefault(key.rpartition(".")[2], []).append(key)
     beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
+    if f"{section}_{name}" in FOREIGN_KEYS:  # eval.interval, for eval_interval
+        return [FOREIGN_KEYS[f"{section}_{name}"]]
     elsewhere = [FOREIGN_KEYS[name]] if name in FOREIGN_KEYS else []
     if candidates := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
         return candidates

@@ -42,12 +42,16 @@ _NOT_TEXT = frozenset(
 )
 
 
-_ARTIFACT_FILES = {  # the files by which a directory that `gpt` wrote is recognized
-    "run": {"run.json", "config.yaml"},
-    "damaged run": {"SHA256SUMS", "config.yaml", "data.json"},  # its run.json was lost
-    "checkpoint": {"SHA256SUMS", "state.json", "config.yaml"},
-    "token store": {"tokens.json", "tokenizer.json"},
-}
+_ARTIFACT_FILES = [  # the files by which a directory that `gpt` or Transformers wrote is recognized
+    ("run", {"run.json", "config.yaml"}),
+    ("damaged run", {"SHA256SUMS", "config.yaml", "data.json"}),  # its run.json was lost
+    ("checkpoint", {"SHA256SUMS", "state.json", "config.yaml"}),
+    ("token store", {"tokens.json", "tokenizer.json"}),
+    *[
+        ("model", {"config.json", weights})
+        for weights in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    ],
+]
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,7 @@ def _hint_if_no_path(path: Path) -> str | None:
 
 
 def _files_in(folder: Path, note: Notify) -> list[Path]:
-    """The text files under `folder`, sorted; hidden, empty and binary files and what `gpt` wrote are skipped."""
+    """The text files under `folder`, sorted; not hidden, empty and binary ones, nor runs, token stores and models."""
     files: list[str] = []
     skipped: list[Path] = []
     artifacts: dict[str, list[Path]] = {}
@@ -223,6 +227,8 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
         if artifact := _artifact_kind([entry.name for entry in entries]):
             if path == str(folder):
                 hint = "give the text that it is of" + "; a run is trained on it alone" * (artifact == "token store")
+                if artifact == "model":
+                    hint = f"make it a run, which can be trained further: gpt import hf {quote(str(folder))} runs/NAME"
                 raise RequestError(f"{folder} is a {artifact}, not text", hint=hint)
             artifacts.setdefault(artifact, []).append(Path(path))
             entries.clear()
@@ -248,4 +254,4 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
 
 def _artifact_kind(names: Iterable[str]) -> str | None:
     """The kind of artifact that a directory with these file names is, or None: artifacts are not read as text."""
-    return next((kind for kind, files in _ARTIFACT_FILES.items() if files <= set(names)), None)
+    return next((kind for kind, files in _ARTIFACT_FILES if files <= set(names)), None)

@@ -78,6 +78,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def __init__(self, path: Path, lock: DirectoryLock, config: Config, *, is_made: bool = False) -> None:
         self.path, self.config = path, config
         self._lock, self._is_made = lock, is_made
+        self._changes: Changes = {}  # not yet on disk: a run that cannot be resumed with them stays as it is
         self.log = RunLog(path)
         self.lifecycle = RunLifecycle(path, self.log, config.train.steps)
 
@@ -110,10 +111,18 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         except BaseException:
             lock.release()
             raise
-        if changes:
-            run.log.event("config changed", keys=changes)
-            replace_listed(path, CONFIG, dump_config(run.config).encode())
+        run._changes = changes
         return run
+
+    def begin(self, step: int, device: str) -> None:
+        """Record what changes in the run's config, and that training goes on from `step` on `device`.
+
+        Raises what RunLifecycle.begin raises.
+        """
+        if self._changes:
+            self.log.event("config changed", keys=self._changes)
+            replace_listed(self.path, CONFIG, dump_config(self.config).encode())
+        self.lifecycle.begin(step, device)
 
     @contextmanager
     def place_to_save(self) -> Iterator[Path]:

@@ -26,7 +26,7 @@ class FollowedRun(RunDirectory):
 
     def __init__(self, config: Config) -> None:
         assert config.run_dir is not None
-        self.path, self.config, self._is_made = Path(config.run_dir), config, False
+        self.path, self.config, self._is_made, self._changes = Path(config.run_dir), config, False, {}
         self.log = _NoLog()
         self.lifecycle = _NoLifecycle()
 

@@ -139,7 +139,9 @@ class TrainingState:
         The run's logs are truncated to that step.
         """
         checkpoint = load_newest(run.path, note)
-        run.lifecycle.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
+        if checkpoint is not None:
+            self._check_weights(checkpoint)
+        run.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
             if (steps := max((line["step"] for line in read_metrics(run.path)), default=0)) > 0:
                 note(f"{run.path} has no checkpoint: its {steps:,} steps are lost, and training starts again")
@@ -151,8 +153,8 @@ class TrainingState:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Load a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
+        self._check_weights(checkpoint)
         shard, weights = self.shard, checkpoint.model_tensors
-        check_tensors(weights, tensor_specs(self.model.state_dict()))
         with torch.no_grad():
             for name, local in shard.local_state(self.model).items():
                 local.copy_(shard.local_part(name, local, weights[name]))
@@ -164,6 +166,9 @@ class TrainingState:
         self.ema.swap()  # a checkpoint's weights are the average
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
         self.grad_scaler.good_updates.fill_(int(checkpoint.get_float("loss_scale_good_updates", 2**53)))
+
+    def _check_weights(self, checkpoint: Checkpoint) -> None:
+        check_tensors(checkpoint.model_tensors, tensor_specs(self.model.state_dict()))
 
 
 def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:

@@ -48,6 +48,7 @@ TOGETHER = (
     "an eighteenth user",
     "a nineteenth user",
     "a twentieth user",
+    "a twenty-first user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

@@ -154,7 +154,7 @@ def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_runs_and_token_stores_in_a_folder_are_left_out_with_a_note(tmp_path: Path) -> None:
+def test_runs_token_stores_and_models_in_a_folder_are_left_out_with_a_note(tmp_path: Path) -> None:
     for name in (
         "a.txt",
         "runs/one/run.json",
@@ -167,6 +167,8 @@ def test_runs_and_token_stores_in_a_folder_are_left_out_with_a_note(tmp_path: Pa
         "copied/config.yaml",
         "tokens/a/tokens.json",
         "tokens/a/tokenizer.json",
+        "exported/config.json",
+        "exported/model.safetensors",
         "config/config.yaml",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -176,10 +178,12 @@ def test_runs_and_token_stores_in_a_folder_are_left_out_with_a_note(tmp_path: Pa
     assert [document.text for document in documents] == ["a.txt", "config/config.yaml"]
     assert notes == [
         f"left out the checkpoint {tmp_path}/copied",
+        f"left out the model {tmp_path}/exported",
         f"left out 2 runs in {tmp_path}, for instance {tmp_path}/runs/one",
         f"left out the token store {tmp_path}/tokens/a",
     ]
-    for name, kind in (("runs/one", "run"), ("copied", "checkpoint"), ("tokens/a", "token store")):
+    artifacts = {"runs/one": "run", "copied": "checkpoint", "tokens/a": "token store", "exported": "model"}
+    for name, kind in artifacts.items():
         with pytest.raises(RequestError, match=f"is a {kind}, not text"):
             read(tmp_path / name)
 

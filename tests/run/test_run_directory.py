@@ -54,6 +54,15 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
 
 
+def begin(run: RunDirectory) -> None:
+    with run:
+        run.begin(0, "cpu")
+
+
+def changes(run_dir: Path) -> list[dict[str, Any]]:
+    return [event for event in events(run_dir) if event["event"] == "config changed"]
+
+
 # What is in it
 
 
@@ -197,13 +206,20 @@ def test_a_key_that_may_change_does_and_is_recorded(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     open_run(run_dir).close()
     changed: dict[str, dict[str, Any]] = {"train": {"steps": 5}, "sample": {"every": None}, "runtime": {"threads": 1}}
-    open_run(run_dir, **changed).close()
+    begin(open_run(run_dir, **changed))
     assert load_config(run_dir / "config.yaml") == config(run_dir, **changed)
-    [event] = events(run_dir)
-    assert event["event"] == "config changed"
+    [event] = changes(run_dir)
     assert event["keys"] == {"train.steps": [1000, 5], "sample.every": [250, None], "runtime.threads": [None, 1]}
-    open_run(run_dir, **changed).close()
-    assert len(events(run_dir)) == 1
+    begin(open_run(run_dir, **changed))
+    assert len(changes(run_dir)) == 1
+
+
+def test_a_key_changes_only_once_training_begins(tmp_path: Path) -> None:
+    open_run(tmp_path / "run").close()
+    written = (tmp_path / "run" / "config.yaml").read_bytes()
+    open_run(tmp_path / "run", train={"steps": 5}).close()
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == written
+    assert not changes(tmp_path / "run")
 
 
 def test_a_run_that_was_moved_goes_on_in_its_new_place(tmp_path: Path) -> None:
