@@ -32,4 +32,5 @@ from gpt_cli.files.sums import DamagedError as DamagedError
 from gpt_cli.files.sums import check_listed as check_listed
 from gpt_cli.files.sums import read_sums as read_sums
 from gpt_cli.files.sums import replace_listed as replace_listed
+from gpt_cli.files.sums import unlisted as unlisted
 from gpt_cli.files.sums import write_listed as write_listed

@@ -83,6 +83,12 @@ def check_listed(path: Path, names: Collection[str] | None = None, *, follow: bo
             )
 
 
+def unlisted(path: Path, names: Iterable[str]) -> list[str]:
+    """The `names` that SHA256SUMS of the directory `path` does not list."""
+    listed = {name for name, _ in _listed(path)}
+    return [name for name in names if name not in listed]
+
+
 def read_member(path: Path, follow: bool = False) -> Iterator[bytes]:
     """Yield the bytes of a file with a checksum.
 

@@ -5,8 +5,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config import Config, changed_keys, load_config, may_change, to_yaml_scalar
+from gpt_cli.config.paths import as_written
 from gpt_cli.errors import RequestError
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint
 from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
 from gpt_cli.tokenizer import load_tokenizer
 
@@ -47,6 +48,19 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
         raise RequestError(
             f"run_dir {path} is a run of another config{''.join(lines)}",
             hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}",
+        )
+
+
+def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> None:
+    """Raise RequestError if `config`, of the run at `path`, differs from that of its `checkpoint` in a key that may not
+    change: then config.yaml was edited. Paths are not compared; the text and the tokenizer are, by their checksums."""
+    changed = changed_keys(as_written(checkpoint.config, config), config)
+    if fixed := [change for change in changed if not may_change(change[0])]:
+        there = f"in the checkpoint of step {checkpoint.step:,}"
+        lines = [f"\n  {key}: {to_yaml_scalar(old)} {there}, {to_yaml_scalar(new)} here" for key, old, new in fixed]
+        raise RequestError(
+            f"{path / CONFIG} is not the config that the run was trained with{''.join(lines)}",
+            hint=f"restore it: cp {quote(str(checkpoint.path / CONFIG))} {quote(str(path / CONFIG))}",
         )
 
 

@@ -21,7 +21,7 @@ def attempt(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except UserError as error:
-        return Check(name, False, error.message)
+        return Check(name, False, " ".join(error.message.split()))
 
 
 def render_checks(checks: Sequence[Check]) -> str:

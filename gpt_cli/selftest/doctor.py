@@ -5,10 +5,9 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.config import load_config
-from gpt_cli.config.explain import changed_keys
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files import check_listed
+from gpt_cli.files import check_listed, unlisted
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.checkpoint import (
     CONFIG,
@@ -22,6 +21,7 @@ from gpt_cli.run.checkpoint import (
 from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
+from gpt_cli.run.resume import refuse_edited_config
 from gpt_cli.run.run_corpus import prepare_run_corpus
 from gpt_cli.run.run_files import DATA, RUN, is_imported, read_fingerprint, read_json_object
 from gpt_cli.run.tensors import require_finite
@@ -86,9 +86,10 @@ def _passes(name: str, describe: Callable[[], str]) -> Check:
 def _describe_files(path: Path) -> str:
     check_listed(path)
     read_json_object(path / RUN)
-    if (path / "SHA256SUMS").exists():
-        return "as they were written"
-    return "not summed: SHA256SUMS is missing (older versions wrote none)"
+    if not (path / "SHA256SUMS").exists():
+        return "not summed: SHA256SUMS is missing (older versions wrote none)"
+    without = unlisted(path, (CONFIG, TOKENIZER, DATA, RUN))
+    return "as they were written" + (f", but SHA256SUMS does not list {', '.join(without)}" if without else "")
 
 
 def _describe_logs(path: Path) -> str:
@@ -142,11 +143,7 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     load_tokenizer(path / TOKENIZER)
     newest = max(intact, key=lambda checkpoint: checkpoint.step)
     step = newest.step
-    if changed := next(
-        (change for change in changed_keys(newest.config, config) if change[0].startswith("model.")), None
-    ):
-        key, there, here = changed
-        raise UserError(f"{key} is {there} in the checkpoint of step {step:,} and {here} in {CONFIG}")
+    refuse_edited_config(path, config, newest)
     if step >= steps:
         return f"all {steps:,} steps are done"
     over = why_over(read_events(path), step)

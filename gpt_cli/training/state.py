@@ -22,6 +22,7 @@ from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load_model import tensor_specs
 from gpt_cli.run.log import read_metrics
+from gpt_cli.run.resume import refuse_edited_config
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
@@ -140,7 +141,7 @@ class TrainingState:
         """
         checkpoint = load_newest(run.path, note)
         if checkpoint is not None:
-            self._check_weights(checkpoint)
+            refuse_edited_config(run.path, run.config, checkpoint)
         run.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
             if (steps := max((line["step"] for line in read_metrics(run.path)), default=0)) > 0:
@@ -153,8 +154,8 @@ class TrainingState:
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Load a checkpoint, bit for bit. Raises UserError if it is not of this model and optimizer."""
-        self._check_weights(checkpoint)
         shard, weights = self.shard, checkpoint.model_tensors
+        check_tensors(weights, tensor_specs(self.model.state_dict()))
         with torch.no_grad():
             for name, local in shard.local_state(self.model).items():
                 local.copy_(shard.local_part(name, local, weights[name]))
@@ -166,9 +167,6 @@ class TrainingState:
         self.ema.swap()  # a checkpoint's weights are the average
         self.grad_scaler.scale.fill_(checkpoint.get_float("loss_scale", torch.finfo(torch.float32).max))
         self.grad_scaler.good_updates.fill_(int(checkpoint.get_float("loss_scale_good_updates", 2**53)))
-
-    def _check_weights(self, checkpoint: Checkpoint) -> None:
-        check_tensors(checkpoint.model_tensors, tensor_specs(self.model.state_dict()))
 
 
 def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -198,6 +199,41 @@ def test_an_edit_is_kept_once_its_line_is_removed_as_the_hint_says(
     assert len(json.loads(completed.stdout)["samples"][0]["tokens"]) == 7
     flip(run / "run.json", random.Random(1))
     assert gpt_here("sample", "--run", "runs/one").rc == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "there", "here"),
+    [
+        ("data.val_fraction", "0.1", "0.5"),
+        ("seed", "1337", "6"),
+        ("optim.name", "muon", "adamw"),
+        ("model.dropout", "0.0", "0.5"),
+    ],
+)
+def test_an_edit_of_a_key_that_may_not_change_is_told_by_train_and_doctor(
+    folder: Path, gpt_here: Callable[..., Outcome], key: str, there: str, here: str
+) -> None:
+    run = folder / "runs" / "one"
+    lines = (run / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (run / "SHA256SUMS").write_text("".join(line for line in lines if "config.yaml" not in line))
+    name = key.rpartition(".")[2]
+    written = (run / "config.yaml").read_text()
+    edited = re.sub(rf"(?m)^(\s*){name}: {there}$", rf"\g<1>{name}: {here}", written, count=1)
+    (run / "config.yaml").write_text(edited)
+    told = f"{key}: {there} in the checkpoint of step"
+    for command in (("train", "runs/one"), ("train", "runs/one", "train.steps=99")):
+        refused = gpt_here(*command)
+        assert refused.rc == 2
+        assert told in refused.stderr
+        assert (run / "config.yaml").read_text() == edited
+    doctor = gpt_here("doctor", "runs/one")
+    assert doctor.rc == 1
+    assert told in " ".join(doctor.stdout.split())
+    assert "does not list config.yaml" in " ".join(doctor.stdout.split())
+    hint = re.search("hint: restore it: cp (.*) (.*)", refused.stderr)
+    assert hint is not None
+    shutil.copyfile(hint[1], hint[2])
+    assert gpt_here("train", "runs/one", "train.steps=9").rc == 0
 
 
 def test_a_run_of_an_older_gpt_has_no_sums_and_is_read_as_before(
