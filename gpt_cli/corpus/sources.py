@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from shlex import quote
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from gpt_cli.corpus import hub
 from gpt_cli.corpus.decoding import BinaryError, decode_utf8
@@ -90,9 +91,7 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     if not source:
         raise RequestError("the name of a text is empty, which names nothing")
     if source == "-":
-        if sys.stdin is None:
-            raise RequestError("standard input is closed")
-        pieces = rewindable(_standard_input)
+        pieces = rewindable(standard_input)
         return [TextFile("standard input", None, lambda note: _one_text(pieces(), options, note))]
     if source == BUILTIN:
         data = _python_docs().encode()
@@ -131,8 +130,20 @@ def _note_raw_tables(paths: list[Path], note: Notify) -> None:
         note(f"{raw[0]} is read as plain text, marks and all;\ndocuments are read from .jsonl, .csv and .parquet")
 
 
-def _standard_input() -> Iterator[bytes]:
-    return iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
+def standard_input() -> Iterator[bytes]:
+    """Standard input, in pieces. Raises RequestError if it is closed."""
+    if sys.stdin is None:
+        raise RequestError("standard input is closed")
+    read = cast(BufferedReader, sys.stdin.buffer).read1  # `read` would ask a terminal again after its end
+    return iter(partial(read, CHUNK), b"")
+
+
+def refuse_standard_input(sources: Iterable[str]) -> None:
+    """Raise RequestError for a request of several runs if one of their texts is standard input."""
+    if "-" in sources:
+        raise RequestError(
+            "each run reads its text, and standard input is read once", hint="put it in a file, and name that"
+        )
 
 
 def _one_text(pieces: Iterator[bytes], options: ReaderOptions, note: Notify) -> Iterator[Stream]:

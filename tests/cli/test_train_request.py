@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import pty
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,8 @@ from gpt_cli.cli.options.train_request import Request
 from gpt_cli.config import Config, dump_config, load_config
 from gpt_cli.errors import RequestError
 from gpt_cli.search import auto_config
-from tests.support.command import ROOT
+from tests.support.command import ROOT, subprocess_env
+from tests.support.waiting import HANG
 
 LINE = "Der müde Bär überquert die Straße, während es schneit und es über Nacht kälter wird.\n"
 TEXT = LINE * 100
@@ -38,7 +41,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def requested_config(*arguments: str) -> Config:
-    return Request(arguments, None, leave_nothing=True).config
+    return Request(arguments, None, stdin="discard").config
 
 
 def notes(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Config, str]:
@@ -172,6 +175,38 @@ def test_no_standard_input_leaves_nothing(gpt_here, monkeypatch, data, code, wor
     assert outcome.rc == code
     assert words in outcome.stderr
     assert not list(Path().rglob("*standard*"))
+
+
+def test_a_config_whose_text_is_standard_input_keeps_it_and_resumes_without(gpt_here, monkeypatch):
+    Path("c.yaml").write_text("data: {source: ['-', s.txt]}")
+    set_stdin(monkeypatch, LINE.encode())
+    assert gpt_here("train", "c.yaml", *QUICK_RUN, "run_dir=runs/c").rc == 0
+    assert load_config(Path("runs/c/config.yaml")).data.source == ["runs/c.txt", "s.txt"]
+    set_stdin(monkeypatch, b"")
+    assert gpt_here("train", "runs/c", "train.steps=3").rc == 0
+    set_stdin(monkeypatch, LINE.encode())
+    assert gpt_here("train", "c.yaml", *QUICK_RUN, "run_dir=runs/c", "train.steps=4").rc == 0
+
+
+def test_a_run_of_an_older_version_on_standard_input_resumes_from_it(gpt_here, monkeypatch):
+    assert gpt_here("train", "s.txt", *QUICK_RUN).rc == 0
+    Path("runs/s/SHA256SUMS").unlink()
+    file = Path("runs/s/config.yaml")
+    file.write_text(file.read_text().replace("source: s.txt", "source: '-'"))
+    set_stdin(monkeypatch, TEXT.encode())
+    outcome = gpt_here("train", "runs/s", "train.steps=3")
+    assert outcome.rc == 0, outcome.stderr
+    assert not Path("runs/s.txt").exists()
+
+
+def test_one_end_of_input_ends_the_text_of_a_terminal(tmp_path):
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, "-m", "gpt_cli", "train", "-", *QUICK_RUN]
+    process = subprocess.Popen(command, cwd=tmp_path, env=subprocess_env(), stdin=its_end, stderr=subprocess.DEVNULL)
+    os.close(its_end)
+    os.write(terminal, TEXT[:4000].replace("ä", "\n").encode() + b"\n\x04")
+    assert process.wait(timeout=HANG) == 0
+    os.close(terminal)
 
 
 def test_a_dry_run_of_standard_input_leaves_nothing(gpt_here, monkeypatch):
@@ -354,6 +389,10 @@ def test_a_text_and_a_base_are_all_that_tuning_needs(gpt_here):
     assert json.loads(resume_outcome.stdout)["steps"] == 4
     repeat_outcome = gpt_here("train", "other.txt", "train.init_from=runs/s", "train.steps=5", "--json")
     assert json.loads(repeat_outcome.stdout)["steps"] == 5
+    Path("runs/s").rename("moved")
+    without_base_outcome = gpt_here("train", "other.txt", "train.init_from=runs/s", "train.steps=6", "--json")
+    assert json.loads(without_base_outcome.stdout)["steps"] == 6
+    Path("moved").rename("runs/s")
     conflict_outcome = gpt_here(
         "train", "other.txt", "train.init_from=runs/s", "tokenizer.kind=char", "run_dir=runs/no"
     )

@@ -1,17 +1,14 @@
 """The request of `gpt train` as a config: a config file, a run to resume, or a text that a config is fitted to."""
 
-import filecmp
 import os
 import re
-import shutil
-import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.options.budget import refuse_another_length
+from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin, keep_stdin_of, refuse_stdin_as_val_source
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.safe_io import translate_os_errors
@@ -38,11 +35,11 @@ def is_override(argument: str) -> bool:
 class Request:
     """A request: `config`, the `file` it was read from (None: it was fitted to a text), and `overrides`."""
 
-    def __init__(self, arguments: Sequence[str], file: Path | None, *, leave_nothing: bool) -> None:
-        """Read the arguments of `gpt train`. `leave_nothing`: standard input is not kept beside the run."""
+    def __init__(self, arguments: Sequence[str], file: Path | None, *, stdin: Stdin) -> None:
+        """Read the arguments of `gpt train`. `stdin`: what becomes of a text from standard input."""
         self.overrides = [argument for argument in arguments if is_override(argument)]
         self.file = file
-        self._leave_nothing = leave_nothing
+        self._stdin = stdin
         sources = [argument for argument in arguments if argument not in self.overrides]
         for source in sources:
             _refuse_key(source)
@@ -68,6 +65,8 @@ class Request:
             with translate_os_errors("write", Path(config.run_dir)):
                 _refuse_below_file(Path(config.run_dir))
                 _refuse_imported(Path(config.run_dir))
+            config = keep_stdin_of(config, self._stdin)
+            assert config.run_dir is not None
             refuse_another_text(config)  # before the text is read in the way that is asked for now
             _note_new_run(file, Path(config.run_dir), config.train.init_from)
             if not (Path(config.run_dir) / "run.json").exists():  # a run of older versions resumes as it is
@@ -103,14 +102,16 @@ class Request:
         by_time = values.get("train.budget") is not None  # which decides on the shape
         if by_time:
             refuse_another_length(values)
-        base = None
-        if (init_from := values.get("train.init_from")) is not None:
+        base, init_from = None, values.get("train.init_from")
+        run_dir = values.get("run_dir") or f"runs/{_run_name(source, init_from)}"
+        with translate_os_errors("write", Path(run_dir)):
+            is_there = (Path(run_dir) / "config.yaml").is_file()
+        if init_from is not None and not is_there:  # a run resumes without the one that it began from
             from gpt_cli.cli.options.inherit import inherit
 
             base = inherit(Path(init_from), values)
             base.refuse_another_model(values)
             base.refuse_another_tokenizer(values)
-        run_dir = values.get("run_dir") or f"runs/{_run_name(source, init_from)}"
         texts = [source] if isinstance(source, str) else source
         for one in texts:
             if Path(one).is_fifo():
@@ -119,18 +120,12 @@ class Request:
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
         val_source = values.get("data.val_source")
-        if "-" in ([val_source] if isinstance(val_source, str) else val_source or []):
-            raise RequestError(
-                "a config cannot be fitted where data.val_source is standard input, which is read once",
-                hint="put that text in a file: data.val_source=FILE",
-            )
+        refuse_stdin_as_val_source([val_source] if isinstance(val_source, str) else val_source or [])
         refuse_text_key(texts, values.get("data.text_key"), "data.text_key")
         with translate_os_errors("write", Path(run_dir)):
             _refuse_below_file(Path(run_dir))
         if source == "-":
-            source = _spool(run_dir, leave_nothing=self._leave_nothing)
-        with translate_os_errors("write", Path(run_dir)):
-            is_there = (Path(run_dir) / "config.yaml").is_file()
+            source = keep_stdin(run_dir, self._stdin)
         if is_there:
             return self._existing(Path(run_dir), source, init_from)
         from gpt_cli.cli.options.fit_config import fit_to_this_machine
@@ -299,42 +294,3 @@ def _run_name(source: Any, init_from: str | None) -> str:
         run = path.parent.parent if path.parent.name == "checkpoints" else path
         name += f"-from-{run_name(run.name)}"
     return name
-
-
-def _spool(run_dir: str, *, leave_nothing: bool) -> str:
-    """Standard input as a file beside the run, which can be resumed from there: its path."""
-    if sys.stdin is None:
-        raise RequestError("standard input is closed")
-    if sys.stdin.isatty():
-        note("the text is read from this terminal; Ctrl-D ends it")
-    if leave_nothing:
-        spool = tempfile.NamedTemporaryFile(suffix=".txt")  # noqa: SIM115 - as long as the process
-        shutil.copyfileobj(sys.stdin.buffer, spool)
-        spool.flush()
-        _SPOOLS.append(spool)
-        return spool.name
-    path = Path(f"{run_dir}.txt")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with new.open("xb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
-            file.flush()
-            os.fsync(file.fileno())
-        if not new.stat().st_size:
-            raise UserError("standard input is empty")
-        if not path.exists():
-            new.rename(path)
-            note(f"standard input is kept in {path}\nonce it trains, this run resumes with: gpt train {quote(run_dir)}")
-        elif not filecmp.cmp(path, new, shallow=False):
-            raise RequestError(
-                f"{path} keeps another text than standard input has now",
-                hint="give this one another name: gpt train - run_dir=runs/NAME; or remove that file, if no run has it",
-            )
-    finally:
-        new.unlink(missing_ok=True)
-    return str(path)
-
-
-_SPOOLS: list[Any] = []
-"""Temporary files of this process, which vanish with it."""

@@ -96,7 +96,7 @@ def _choose(
     arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool = False, together: bool = False
 ) -> "Config":
     """The config of what was asked for, with everything chosen that it leaves to be chosen before a run."""
-    request = Request(arguments, file, leave_nothing=dry_run)
+    request = Request(arguments, file, stdin="discard" if dry_run else "keep")
     chosen = request.config
     if chosen.train.budget is not None:
         from gpt_cli.cli.options.budget import choose_for_budget

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
+from gpt_cli.corpus.sources import refuse_standard_input
 from gpt_cli.errors import RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.files.safe_io import translate_os_errors
@@ -72,6 +73,7 @@ class SweepRequest:
                 "there is nothing to compare: no key has several values",
                 hint=f"gpt sweep {quote(str(self.file))} optim.lr=0.01,0.02,0.04; --seeds 3 alone compares seeds",
             )
+        refuse_standard_input([*config.data.sources, *config.data.val_sources])
         for point in corners(self.axes):
             load_config(self.file, [*self.fixed, *overrides_of(point)])
         return config
