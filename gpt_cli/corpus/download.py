@@ -72,7 +72,9 @@ def _fetch(url: str, part: Path, start: int, size: int, progress: DownloadProgre
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise UserError(
             f"cannot download {url}: {reason}",
-            hint="run the same command again: it continues where it stopped",
+            hint="run the same command again: it continues where it stopped"
+            if part.exists()
+            else f"this needs the network, and {_host(url)} must be reachable",
         ) from error
 
 

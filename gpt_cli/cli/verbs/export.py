@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,6 +10,9 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import require_writable
 from gpt_cli.files.safe_io import translate_os_errors
+
+if TYPE_CHECKING:
+    from gpt_cli.run.load_model import LoadedRun
 
 _FOREIGN = (
     *(".bin", ".ckpt", ".ggml", ".h5", ".json", ".mlmodel", ".npz"),
@@ -108,9 +111,19 @@ def export(
         if odd and dtype in ("q8_0", "q4_0"):
             note(f"matrices whose rows are no multiple of 32 long stay f16: {' and '.join(odd)} wide")
         kind = f"a {architecture} of llama.cpp"
+    if to != "checkpoint" and loaded.config.task.labels is None:
+        _note_unexported_prompt(loaded)
     if json:
         print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": architecture})
     note(f"{target}: step {loaded.step:,} of {run} as {kind}, {dtype}")
+
+
+def _note_unexported_prompt(run: "LoadedRun") -> None:
+    """Say where texts without a prompt begin for others, if the run has them begin with `sample.prompt`."""
+    sample, eot_id = run.config.sample, run.tokenizer.eot_id
+    if sample.prompt and eot_id is not None:
+        start = run.tokenizer.decode([eot_id])
+        note(f"sample.prompt, {sample.prompt!r}, stays in the run: elsewhere a text without a prompt begins at {start}")
 
 
 def _free_name(run: Path, target: Path, *, is_directory: bool) -> str:
