@@ -156,6 +156,12 @@ MUTATIONS = [
         "run/test_kill_anytime.py::test_a_run_killed_20_times_ends_as_if_it_never_was[muon-dropout-accumulation]",
     ),
     Mutation(
+        "an edited config is trained on",
+        "training/state.py",
+        (("            refuse_edited_config(run.path, run.config, checkpoint)\n", "            pass\n"),),
+        "run/test_run_sums.py::test_an_edit_of_a_key_that_may_not_change_is_told_by_train_and_doctor[seed-1337-6]",
+    ),
+    Mutation(
         "the best is forgotten",
         "run/checkpoint.py",
         (
