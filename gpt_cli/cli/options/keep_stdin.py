@@ -54,7 +54,8 @@ def refuse_stdin_as_val_source(val_sources: list[str]) -> None:
     """Raise RequestError if validation text is standard input: a run reads it again when it resumes."""
     if "-" in val_sources:
         raise RequestError(
-            "data.val_source is standard input, which is read once", hint="put it in a file: data.val_source=FILE"
+            "data.val_source is standard input, which is read once",
+            hint="put that text in a file: data.val_source=FILE",
         )
 
 
