@@ -9,7 +9,7 @@ unless a config says otherwise, so that all that writes with a run keeps to it.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config.schema import DataConfig
+    from gpt_cli.config.yaml_subset import ParsedYaml
 
 ROLES = ("system", "user", "assistant")
 
@@ -82,6 +83,24 @@ def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
     template = turn(data["format"], prompt_end, completion_end)
     values_set = {key: value for key, value in sample.items() if value or key not in template}
     return {**values, "sample": {**template, **values_set}}
+
+
+def forget_template(document: "ParsedYaml", written: Mapping[str, Any]) -> "ParsedYaml":
+    """`document`, overrides over the values that a run has `written`, without the written template of its examples.
+
+    A run writes its template out in `sample`; where an override changes what it is made of, it is made anew. What is
+    no part of the template, or is overridden, stays.
+    """
+    overridden = {path for path, location in document.locations.items() if location.line is None}
+    data, sample = written.get("data"), written.get("sample")
+    if not (isinstance(data, Mapping) and isinstance(sample, Mapping)):
+        return document
+    if overridden.isdisjoint({("data", "format"), ("data", "prompt_end"), ("data", "completion_end")}):
+        return document
+    template = sample_section({"data": data}).get("sample", {})
+    stale = {key for key, value in template.items() if sample.get(key) == value and ("sample", key) not in overridden}
+    kept = {key: value for key, value in document.values["sample"].items() if key not in stale}
+    return replace(document, values=document.values | {"sample": kept})
 
 
 def turn(form: str, prompt_end: str, completion_end: str) -> dict[str, Any]:

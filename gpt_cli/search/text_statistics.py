@@ -86,7 +86,9 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
     values = {
         "tokenizer.kind": tokenizer.kind,
         "tokenizer.vocab_size": tokenizer.vocab_size if is_bpe else None,
+        "data.split": division.split,
         "data.val_fraction": division.val_fraction,
+        "data.test_fraction": division.test_fraction,
         "sample.prompt": tokenizer.decode([0]) if tokenizer.unknown_characters("\n") else "\n",
     }
     return TextStatistics(

@@ -7,7 +7,7 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
-from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_path, saved_state
+from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_path, checkpoint_step, saved_state
 from gpt_cli.run.log import read_metrics
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.metrics_logger import MetricsLogger
@@ -38,6 +38,7 @@ class Summary:
     weights_sha256: str
     checkpoint: str
     best_checkpoint: str | None
+    """The checkpoint of best_val_loss; None where it was before the first step, or is not intact."""
     stopped: str
     exit_code: int
 
@@ -57,6 +58,8 @@ def summarise(
 ) -> Summary:
     """The summary of the run in `run_dir`, whose last checkpoint, of `step`, has just been saved, or was before."""
     saved, best = checkpoint_path(run_dir, step), best_checkpoint(run_dir)
+    if best is not None and saved_state(run_dir, checkpoint_step(best)).get("val_loss") != stopping.best_val_loss:
+        best = None  # step 0, which is not saved
     metrics = read_metrics(run_dir)
     # After a signal, the last evaluation may be of an earlier step than the checkpoint: it is not reported as its loss.
     last_evaluation: dict[str, float] = next(

@@ -216,6 +216,28 @@ def test_a_dry_run_of_standard_input_leaves_nothing(gpt_here, monkeypatch):
     assert sorted(Path().rglob("*")) == old_paths
 
 
+def test_a_budget_is_lifted_with_the_time_limit_that_it_chose(gpt_here):
+    assert gpt_here("train", "s.txt", *QUICK_RUN, "train.max_minutes=1").rc == 0
+    Path("runs/s/SHA256SUMS").unlink()
+    file = Path("runs/s/config.yaml")
+    file.write_text(file.read_text().replace("budget: null", "budget: 1m"))
+    refused = gpt_here("train", "runs/s", "run_dir=runs/on", "train.budget=null")
+    assert refused.rc == 2
+    assert "train.max_minutes 1 was chosen for train.budget=1m, and would stay" in refused.stderr
+    assert gpt_here("train", "runs/s", "run_dir=runs/on", "train.budget=null", "train.max_minutes=null").rc == 0
+
+
+def test_a_run_resumes_by_the_same_command_once_the_tokenizer_that_it_named_is_gone(gpt_here):
+    assert gpt_here("train", "s.txt", *QUICK_RUN).rc == 0
+    Path("c.yaml").write_text("data: {source: s.txt}\ntokenizer: {file: runs/s/tokenizer.json}")
+    command = ("train", "c.yaml", *QUICK_RUN, "run_dir=runs/other")
+    assert gpt_here(*command).rc == 0
+    Path("runs/s").rename("moved")
+    resumed = gpt_here(*command, "train.steps=4", "--json")
+    assert json.loads(resumed.stdout)["steps"] == 4
+    assert gpt_here("train", "c.yaml", *QUICK_RUN, "run_dir=runs/new").rc == 2
+
+
 INVALID_OVERRIDES = {
     "unknown key": (["batch_size=4"], "train.batch_size"),
     "wrong type": (["train.steps=many"], "'many'"),

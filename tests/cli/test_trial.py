@@ -49,6 +49,7 @@ TOGETHER = (
     "a nineteenth user",
     "a twentieth user",
     "a twenty-first user",
+    "a twenty-second user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 
@@ -102,6 +103,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }
         texts |= {"unknown.csv": "text\nit is good\nit is Ωμέγα\nΩ\n", "unknown.md": "it is Ω\n"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
+        texts |= {"stars.csv": "review,stars\n" + "".join(f"it is {n},{n % 2}\n" for n in range(40))}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())

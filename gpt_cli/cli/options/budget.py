@@ -64,6 +64,22 @@ def choose_for_budget(
     return config_for_budget(config, seconds, corpus, fixed, note)
 
 
+def refuse_to_lift(config: "Config", file: Path, overrides: Sequence[str]) -> None:
+    """Raise RequestError if `overrides` lift the train.budget of a run, but not the time limit that it chose."""
+    from gpt_cli.config import load_config
+    from gpt_cli.config.load import enclosing_run
+
+    keys = {override.partition("=")[0] for override in overrides}
+    if "train.budget" not in keys or "train.max_minutes" in keys or enclosing_run(file) is None:
+        return
+    minutes, budget = config.train.max_minutes, load_config(file).train.budget
+    if config.train.budget is None and None not in (minutes, budget):
+        raise RequestError(
+            f"train.max_minutes {minutes:g} was chosen for train.budget={budget}, and would stay",
+            hint="train.budget=null train.max_minutes=null lifts both; train.steps=N says how long it trains",
+        )
+
+
 def refuse_another_length(overrides: Mapping[str, object]) -> None:
     """Raise RequestError if `overrides` (values by dotted keys) set another length of a run than train.budget."""
     for key in _LENGTHS:

@@ -7,7 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.cli.options.budget import refuse_another_length
+from gpt_cli.cli.options.budget import refuse_another_length, refuse_to_lift
 from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin, keep_stdin_of, refuse_stdin_as_val_source
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
@@ -59,13 +59,15 @@ class Request:
 
         self.file = file
         config = load_config(file, self.overrides)
+        refuse_to_lift(config, file, self.overrides)
         if config.run_dir is not None:
-            from gpt_cli.run.resume import refuse_another_text
+            from gpt_cli.run.resume import refuse_another_text, with_own_tokenizer
 
             with translate_os_errors("write", Path(config.run_dir)):
                 _refuse_below_file(Path(config.run_dir))
                 _refuse_imported(Path(config.run_dir))
             config = keep_stdin_of(config, self._stdin)
+            config = with_own_tokenizer(config)
             assert config.run_dir is not None
             refuse_another_text(config)  # before the text is read in the way that is asked for now
             _note_new_run(file, Path(config.run_dir), config.train.init_from)
@@ -227,6 +229,9 @@ def _refuse_among_texts(source: str, others: list[str]) -> None:
     if Path(source).is_dir():
         hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}"
         raise RequestError(f"{source} is a run, not text", hint=hint)
+    if any(Path(other).suffix.lower() in _YAML for other in others):
+        hint = f"gpt train {quote(source)} key=value changes what it says"
+        raise RequestError(f"{source} is a config, and so is another text: one is trained at a time", hint=hint)
     raise RequestError(f"{source} is a config, not text", hint=f"gpt train {quote(source)} data.source={text}")
 
 

@@ -106,7 +106,9 @@ def collect(
     runs: Runs, outcomes: Mapping[str, Outcome], search: SearchSource | None, total: int, left: str | None
 ) -> SweepResult:
     """The result so far."""
-    varies_tokens = any(axis.key.startswith("tokenizer.") for axis in runs.request.axes)
+    learns = runs.base.tokenizer.kind == "bpe" and runs.base.tokenizer.file is None  # its tokens from the text
+    varied = ("tokenizer.", "data.") if learns else ("tokenizer.",)
+    varies_tokens = any(axis.key.startswith(varied) for axis in runs.request.axes)
     measure: Measure = "bpb" if varies_tokens and runs.base.task.kind == "language" else "val_loss"
     losses = runs.losses(outcomes, measure)
     seed = runs.base.seed
