@@ -4,7 +4,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.config import Config, changed_keys, load_config, may_change, to_yaml_scalar
+from gpt_cli.config import Config, changed_keys, load_config, may_change, parse_config, to_yaml_scalar
+from gpt_cli.config.keys import replace_keys
+from gpt_cli.config.load import read_config_file
 from gpt_cli.config.paths import as_written
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint
@@ -15,6 +17,17 @@ if TYPE_CHECKING:
     from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
 
 Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
+
+
+def with_own_tokenizer(config: Config) -> Config:
+    """`config` with the run's copy of `tokenizer.file`, if that file is gone and the run in `run_dir` began with it."""
+    run, file = run_of(config), config.tokenizer.file
+    if run is None or file is None or Path(file).exists() or not (run / TOKENIZER).is_file():
+        return config
+    written = parse_config(read_config_file(run / CONFIG), str(run / CONFIG), of_run=True)
+    if written.tokenizer.file != file:
+        return config
+    return replace_keys(config, {"tokenizer.file": load_config(run / CONFIG).tokenizer.file})
 
 
 def refuse_another_text(config: Config) -> None:

@@ -48,7 +48,8 @@ def load_run_corpus(
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
         raise RequestError(
-            f"the text {data.source} has changed: it is not the one this run was trained on",
+            f"the text {' or '.join([*data.sources, *data.val_sources])} has changed: it is not the one this run was"
+            " trained on",
             hint=f"restore the text, or {instead}",
         )
     return corpus

@@ -172,6 +172,9 @@ class ModelRegistry:
         except TaskError:
             raise ApiError(400, f"{name} classifies texts: it predicts no tokens", param="model") from None
         except UserError as error:
+            if not path.exists():
+                self._note(f"{path}, which was to be served as {name}, is no longer there")
+                raise ApiError(503, f"the model {name} is no longer where it was") from None
             self._note(error.render())
             raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
 

@@ -44,3 +44,17 @@ def test_a_run_keeps_its_vocabulary_where_another_would_be_learned_now(
     assert main(["doctor", "run"]) == 0
     assert main(["train", "text.txt", *KEYS, "train.steps=2", "run_dir=another"]) == 0
     assert Path("another/tokenizer.json").read_bytes() != Path("run/tokenizer.json").read_bytes()
+
+
+def test_a_changed_validation_text_is_named_beside_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT)
+    Path("val.txt").write_text(TEXT[:900])
+    keys = ["data.val_source=val.txt", "train.steps=1", "run_dir=run"]
+    assert main(["train", "text.txt", *MODEL, *keys, "sample.every=null"]) == 0
+    Path("val.txt").write_text(TEXT[:800])
+    capsys.readouterr()
+    assert main(["eval", "run"]) == 2
+    assert "the text text.txt or val.txt has changed" in capsys.readouterr().err

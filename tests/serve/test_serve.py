@@ -19,6 +19,7 @@ from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.serve import server
 from gpt_cli.serve.access_control import make_access_policy
+from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
 from gpt_cli.tokenizer import CharTokenizer
@@ -306,6 +307,16 @@ def test_a_run_of_a_folder_that_cannot_be_served_is_left_out_and_a_named_one_is_
     assert any(f"{folder / 'b-damaged'} is not served" in note for note in notes)
     with pytest.raises(UserError, match="b-damaged"):
         asyncio.run(ModelRegistry([folder / "b-damaged"], EngineOptions(), notes.append).open_first())
+
+
+def test_a_run_that_was_moved_away_before_its_first_use_is_said_to_be_gone(tmp_path: Path) -> None:
+    notes: list[str] = []
+    registry = ModelRegistry([make_run(tmp_path / "a"), make_run(tmp_path / "b")], EngineOptions(), notes.append)
+    (tmp_path / "b").rename(tmp_path / "c")
+    with pytest.raises(ApiError, match="the model b is no longer where it was") as caught:
+        asyncio.run(registry.get("b"))
+    assert caught.value.status == 503
+    assert notes == [f"{tmp_path / 'b'}, which was to be served as b, is no longer there"]
 
 
 def test_all_runs_that_are_served_are_named(runs: Path) -> None:

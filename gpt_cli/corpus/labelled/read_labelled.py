@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
@@ -78,7 +79,11 @@ def _labels(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, 
                 text = b"".join(pieces).decode()
                 yield location, json.loads(text) if suffix == ".jsonl" else text
         except MissingKeyError as error:
-            error.suggest("data.label_key=", unlike=data.text_key)
+            if data.text_key in error.available or len(error.candidates) != 2:
+                error.suggest("data.label_key=", unlike=data.text_key)
+            else:  # neither has its name
+                text, label = map(quote, error.candidates)
+                error.advise(f"such as data.text_key={text} data.label_key={label}")
             raise
 
 
