@@ -70,7 +70,7 @@ class Request:
             config = with_own_tokenizer(config)
             assert config.run_dir is not None
             refuse_another_text(config)  # before the text is read in the way that is asked for now
-            _note_new_run(file, Path(config.run_dir), config.train.init_from)
+            _note_new_run(file, config, self.overrides)
             if not (Path(config.run_dir) / "run.json").exists():  # a run of older versions resumes as it is
                 refuse_twice(list(config.data.sources))
         return config
@@ -159,13 +159,18 @@ class Request:
         )
 
 
-def _note_new_run(file: Path, run_dir: Path, init_from: str | None) -> None:
-    """Say that `run_dir` is another run than the one whose config is taken."""
+def _note_new_run(file: Path, config: "Config", overrides: Sequence[str]) -> None:
+    """Say that `config` is of another run than the one whose config is taken, and what is still of that one's text."""
     from gpt_cli.config.load import enclosing_run
 
-    taken = enclosing_run(file)
-    if taken is not None and not run_dir.exists() and init_from is None:
+    taken, run_dir = enclosing_run(file), Path(config.run_dir or "")
+    if taken is None or run_dir.exists():
+        return
+    if config.train.init_from is None:
         note(f"{run_dir} is a new run with the config of {taken}, from random weights; {taken} stays as it is")
+    keys = {override.partition("=")[0] for override in overrides}
+    if isinstance(config.task.class_weights, list) and "data.source" in keys and "task.class_weights" not in keys:
+        note(f"task.class_weights are those of {taken}; task.class_weights=balanced weighs the labels of this text")
 
 
 def _config_file(source: str) -> Path | None:
