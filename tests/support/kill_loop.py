@@ -58,10 +58,16 @@ def stop_at_flush(number: int, pipe: int) -> None:
 def start(
     arguments: list[str], prepare: Callable[[int], None] | None = None, log: str = "trainers.log"
 ) -> tuple[int, int]:
-    """A trainer: its process id, and a pipe that ends with it, on which what `prepare` does there may speak."""
+    """A trainer: its process id, and a pipe that ends with it, on which what `prepare` does there may speak.
+
+    It has begun: CPython forgets a SIGINT that reaches a child before `os.fork` has returned there.
+    """
     reader, writer = os.pipe()
+    begun_reader, begun_writer = os.pipe()
     if (child := os.fork()) == 0:
         os.close(reader)
+        os.close(begun_reader)
+        os.close(begun_writer)
         log_fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log_fd, 1)
         os.dup2(log_fd, 2)
@@ -69,6 +75,9 @@ def start(
             prepare(writer)
         os._exit(main(arguments))
     os.close(writer)
+    os.close(begun_writer)
+    os.read(begun_reader, 1)
+    os.close(begun_reader)
     return child, reader
 
 
