@@ -34,6 +34,8 @@ _SPANS = 10  # a device is waited for at the end of each, not of each step
 _PROFILED_STEPS = 3
 _CEILING_SECONDS = 3.0  # at most
 
+_OTHERWISE = "gpt train --config FILE --dry-run times steps"
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -71,9 +73,9 @@ def bench(config: Config, note: Notify, seconds: float = 10.0) -> Bench:
     Raises what `setup_runtime` and reading the vocabulary raise.
     """
     if config.task.kind != "language":
-        raise RequestError(f"gpt bench predicts tokens, not {config.task.kind}", hint="gpt train --dry-run times steps")
+        raise RequestError(f"gpt bench predicts tokens, not {config.task.kind}", hint=_OTHERWISE)
     if config.lora.rank is not None:
-        raise RequestError("gpt bench trains all parameters, not lora.rank", hint="gpt train --dry-run times steps")
+        raise RequestError("gpt bench trains all parameters, not lora.rank", hint=_OTHERWISE)
     runtime = setup_runtime(config.runtime)
     vocab_size = vocab_size_of(config, note)
     batches = random_batches(config, vocab_size, runtime)

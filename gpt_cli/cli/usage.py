@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from itertools import pairwise, takewhile
 from pathlib import Path
 from shlex import quote
@@ -191,6 +192,8 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     name, _, _ = name.partition("=")
     spelled = name.replace("_", "-").lower()
     ours = _OPTIONS.get(context.info_name, {}).get(spelled) or (spelled if spelled in known else None)
+    if ours is None and (close := get_close_matches(spelled, words, 1, 0.8)):
+        ours = close[0]
     value = _value_of(name, arguments) or _NO_VALUE
     if ours is not None and ours in words:
         argument = spelled.upper() if value == _NO_VALUE else quote(value)

@@ -16,7 +16,7 @@ from gpt_cli.config.keys import get_key, replace_keys, sections
 from gpt_cli.config.overrides import apply_overrides, sets_null
 from gpt_cli.config.paths import PATH_KEYS, rooted
 from gpt_cli.config.schema import Config
-from gpt_cli.config.template import forget_template
+from gpt_cli.config.template import forget_format
 from gpt_cli.config.validation_messages import look_up, translate_errors
 from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
 from gpt_cli.errors import RequestError, UserError
@@ -80,7 +80,7 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
     """
     document = merge_layers(text, name, overrides)
     if of_run and overrides:
-        document = forget_template(document, merge_layers(text, name, ()).values)
+        document = forget_format(document, merge_layers(text, name, ()).values)
     model = document.values.get("model")
     if of_run and isinstance(model, dict):
         document.values["model"] = _OLD_DEFAULTS | model

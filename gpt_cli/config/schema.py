@@ -143,6 +143,14 @@ class TrainConfig(ConfigSection):
         return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
 
 
+_LORA_SUFFIXES = {
+    "qkv": (".attention.qkv.weight",),
+    "out": (".attention.out.weight",),
+    "up": (".mlp.up.weight", ".mlp.gate_up.weight"),
+    "down": (".mlp.down.weight",),
+}
+
+
 class LoraConfig(ConfigSection):
     """Training a change of low rank to some matrices instead of all parameters (Hu et al., 2021)."""
 
@@ -152,6 +160,11 @@ class LoraConfig(ConfigSection):
     """The change is multiplied by alpha / rank."""
     targets: Annotated[list[Literal["qkv", "out", "up", "down"]], Field(min_length=1)] = ["qkv", "out"]
     """Matrices that change: of attention qkv and out, of the MLP up (with its gate) and down."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The ends of the names of the parameters that change."""
+        return tuple(suffix for target in self.targets for suffix in _LORA_SUFFIXES[target])
 
 
 class EvalConfig(ConfigSection):

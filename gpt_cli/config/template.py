@@ -85,11 +85,11 @@ def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "sample": {**template, **values_set}}
 
 
-def forget_template(document: "ParsedYaml", written: Mapping[str, Any]) -> "ParsedYaml":
-    """`document`, overrides over the values that a run has `written`, without the written template of its examples.
+def forget_format(document: "ParsedYaml", written: Mapping[str, Any]) -> "ParsedYaml":
+    """`document`, overrides over the values that a run has `written`, without what follows from its data.format.
 
-    A run writes its template out in `sample`; where an override changes what it is made of, it is made anew. What is
-    no part of the template, or is overridden, stays.
+    A run writes its template out in `sample`; where an override changes what it is made of, it is made anew. Another
+    format also has defaults of its own for data.split and data.too_long. What is overridden stays.
     """
     overridden = {path for path, location in document.locations.items() if location.line is None}
     data, sample = written.get("data"), written.get("sample")
@@ -100,7 +100,10 @@ def forget_template(document: "ParsedYaml", written: Mapping[str, Any]) -> "Pars
     template = sample_section({"data": data}).get("sample", {})
     stale = {key for key, value in template.items() if sample.get(key) == value and ("sample", key) not in overridden}
     kept = {key: value for key, value in document.values["sample"].items() if key not in stale}
-    return replace(document, values=document.values | {"sample": kept})
+    now = document.values["data"]
+    if now.get("format") != data.get("format"):
+        now = {key: now[key] for key in now if key not in ("split", "too_long") or ("data", key) in overridden}
+    return replace(document, values=document.values | {"sample": kept, "data": now})
 
 
 def turn(form: str, prompt_end: str, completion_end: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ The C engine keeps fewer activations; `gpt train --dry-run` allows for that (`se
 Shapes: N tokens per forward pass, C n_embd, F mlp_hidden, V vocabulary.
 """
 
+import math
+
 import torch
 
 from gpt_cli.config import Config
@@ -29,8 +31,13 @@ def estimate_memory(config: Config, vocab_size: int, device: torch.device, matmu
     parameters = sum(n for _, _, n in table) - (vocab_size - n_outputs) * model.n_embd
     matrices = sum(n for name, shape, n in table if is_hidden_matrix(name, shape))
     trained, state = parameters, 2 * parameters - (matrices if config.optim.name == "muon" else 0)
-    if config.lora.rank is not None:
-        trained = state = matrices  # the gradients of the adapted matrices, and their base values
+    head = n_outputs * model.n_embd if config.task.kind == "classes" else 0
+    if config.lora.rank is not None:  # gradients and base values of what changes; A, B, their gradients and moments
+        adapted = [shape for name, shape, _ in table if name.endswith(config.lora.suffixes)]
+        trained = head + sum(math.prod(shape) for shape in adapted)
+        state = trained + head + 4 * config.lora.rank * sum(map(sum, adapted))
+    elif config.task.trains == "head":
+        trained, state = head, 2 * head
     if config.optim.ema is not None:
         state += parameters
 

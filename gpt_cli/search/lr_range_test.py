@@ -101,7 +101,8 @@ def suggest_lr(rates: Sequence[float], smooth: Sequence[float]) -> float:
     """The rate at the lowest smoothed loss over _MARGIN, to two digits. Raises UserError where the loss never fell."""
     if len(smooth) < 2 or min(smooth) >= smooth[0]:
         raise UserError(
-            "no learning rate tried made the loss fall", hint="try a smaller optim.lr, or look at the text and model"
+            "no learning rate tried made the loss fall",
+            hint="look at the text and the model, and whether it has anything left to learn",
         )
     lowest = min(range(len(smooth)), key=smooth.__getitem__)
     return float(f"{rates[lowest] / _MARGIN:.2g}")

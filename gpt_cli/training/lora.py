@@ -17,13 +17,6 @@ from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.training.adamw import AdamW
 
-_MODULES = {
-    "qkv": ("attention.qkv",),
-    "out": ("attention.out",),
-    "up": ("mlp.up", "mlp.gate_up"),
-    "down": ("mlp.down",),
-}
-
 
 class LoRA:
     """An optimizer like `MuonAdamW`: AdamW on A and B of each target; every other parameter is frozen.
@@ -40,9 +33,8 @@ class LoRA:
             raise RequestError(
                 f"lora.rank: a model with {reason} is not known to LoRA", hint="train it without lora.rank"
             )
-        targets = tuple(f".{module}.weight" for target in config.targets for module in _MODULES[target])
         self.model = model
-        self.weights = {name: p for name, p in model.named_parameters() if name.endswith(targets)}
+        self.weights = {name: p for name, p in model.named_parameters() if name.endswith(config.suffixes)}
         # A classification head is newly initialized: it is trained in full.
         head = {HEAD: model.head.weight} if isinstance(model, SequenceClassifier) else {}
         for name, parameter in model.named_parameters():

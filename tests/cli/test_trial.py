@@ -50,6 +50,7 @@ TOGETHER = (
     "a twentieth user",
     "a twenty-first user",
     "a twenty-second user",
+    "a twenty-third user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

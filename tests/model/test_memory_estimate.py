@@ -76,8 +76,12 @@ def test_the_estimate_knows_the_loss_in_pieces(overrides, precision):
     assert_near(parse_config("", "t", [*SMALL, *overrides]), 300_000, precision)
 
 
-def test_the_estimate_of_lora_is_enough_and_not_half_as_much_again():
-    config = parse_config("", "t", [*SMALL, "train.init_from=other", "lora.rank=2", "runtime.engine=torch"])
+@pytest.mark.parametrize(
+    "overrides", [(), ("lora.targets=[out]",), ("lora.targets=[qkv, out, up, down]", "lora.rank=16")]
+)
+def test_the_estimate_of_lora_is_enough_and_not_half_as_much_again(overrides):
+    lora = ("train.init_from=other", "lora.rank=2", "runtime.engine=torch")
+    config = parse_config("", "t", [*SMALL, *lora, *overrides])
     allocated = peak(config, 90, "fp32")
     estimate = estimate_memory(config, 90, torch.device("cuda"), torch.float32)
     assert allocated <= sum(estimate.values()) <= 1.5 * allocated

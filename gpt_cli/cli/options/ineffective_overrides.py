@@ -56,10 +56,21 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
                 where=f"override {override!r}",
                 hint=f"a config may have only what differs: recipe: {config.recipe} alone is one",
             )
+        if key in ("sample.prefix", "sample.suffix", "sample.stop") and value and _is_empty(override):
+            raise RequestError(
+                f"{key} has no effect here when it is empty: data.format {config.data.format} has a template",
+                where=f"override {override!r}",
+                hint="leave it out, or give another text",
+            )
         if key == "data.text_key" and config.data.source is not None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
         if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
+
+
+def _is_empty(override: str) -> bool:
+    """True if its value is an empty text or list."""
+    return not override.partition("=")[2].strip("[]\"' ")
 
 
 def _is_overridden(config: Config, recipe: str) -> bool:

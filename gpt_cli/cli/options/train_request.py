@@ -166,11 +166,17 @@ def _note_new_run(file: Path, config: "Config", overrides: Sequence[str]) -> Non
     taken, run_dir = enclosing_run(file), Path(config.run_dir or "")
     if taken is None or run_dir.exists():
         return
-    if config.train.init_from is None:
-        note(f"{run_dir} is a new run with the config of {taken}, from random weights; {taken} stays as it is")
+    weights = "random weights" if config.train.init_from is None else f"the weights of {config.train.init_from}"
+    note(f"{run_dir} is a new run with the config of {taken}, from {weights}; {taken} stays as it is")
     keys = {override.partition("=")[0] for override in overrides}
-    if isinstance(config.task.class_weights, list) and "data.source" in keys and "task.class_weights" not in keys:
-        note(f"task.class_weights are those of {taken}; task.class_weights=balanced weighs the labels of this text")
+    if isinstance(config.task.class_weights, list) and "task.class_weights" not in keys:
+        if "task.labels" in keys:
+            raise RequestError(
+                f"task.class_weights of {taken} are in the order of its own labels, not of task.labels here",
+                hint="task.class_weights=balanced chooses them anew",
+            )
+        if "data.source" in keys:
+            note(f"task.class_weights are those of {taken}; task.class_weights=balanced weighs the labels of this text")
 
 
 def _config_file(source: str) -> Path | None:
@@ -231,6 +237,8 @@ def _refuse_among_texts(source: str, others: list[str]) -> None:
     if file is None:
         return
     text = quote(others[0]) if others else "TEXT"
+    if Path(source).is_dir() and any((Path(other) / "run.json").is_file() for other in others):
+        raise RequestError(f"{source} is a run, and so is another text: one is trained at a time", hint="name one")
     if Path(source).is_dir():
         hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}"
         raise RequestError(f"{source} is a run, not text", hint=hint)

@@ -145,6 +145,13 @@ def _fitted(source: str, overrides: list[str]) -> str:
     from gpt_cli.config.load import parse_overrides
 
     values = parse_overrides(overrides)
+    for key in ("train.budget", "train.init_from"):
+        if values.get(key) is not None:
+            command = ["gpt train", quote(source), *map(quote, overrides)]
+            raise RequestError(
+                f"{key} decides on more than a config fitted to a text: `gpt train` chooses all of it together",
+                hint=f"{' '.join(command)}; the config is then that of the run",
+            )
     fitted, reasons = fit_to_this_machine({**values, "data.source": source}, "runs/text")
     heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.

@@ -132,7 +132,9 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     if code is not None:
         return None, code
     result = analyse(request, rows, vocab_size, unique, {float(k): v for k, v in plan["per_token"].items()}, base)
-    replace_file(request.home / ADVISED, _advised_config(base, result.advice[0], vocab_size).encode())
+    threads = request.config.runtime.threads  # not the share of a run of the ladder
+    advised = with_values(base, {"run_dir": f"runs/{request.home.name}-advised", "runtime.threads": threads})
+    replace_file(request.home / ADVISED, _advised_config(advised, result.advice[0], vocab_size).encode())
     return result, None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.config.keys import accepted_types, fields, schema_of
+from gpt_cli.config.overrides import sets_null
 from gpt_cli.errors import RequestError
 
 Point = Mapping[str, str]
@@ -24,7 +25,8 @@ _DIGITS = 3  # significant digits of a number drawn from a range: it is part of 
 _REFUSED = {
     "run_dir": "each run has a directory of its own in that of the sweep (--out)",
     "seed": "each combination is trained with several seeds (--seeds)",
-    "train.budget": "a budget chooses size and steps by itself: sweep the config.yaml of the run that it chose",
+    "train.budget": "a budget chooses size and steps by itself: sweep the config.yaml of the run that it chose, with"
+    " train.budget=null train.max_minutes=null train.steps=N",
     "eval.max_tokens": "losses of different parts of the validation text do not compare",
     "tokenizer.min_count": "losses of texts of which different characters are unknown do not compare",
 }
@@ -82,7 +84,7 @@ def parse_axes(arguments: Sequence[str]) -> tuple[list[str], list[Axis]]:
         key, _, text = argument.partition("=")
         axis = _parse(key, text) if key in fields() else None  # the loader reports an unknown key with its place
         if axis is None:
-            if key in ("run_dir", "train.budget"):
+            if key == "run_dir" or (key == "train.budget" and not sets_null(argument)):
                 raise RequestError(f"{key} is not for a sweep", hint=_REFUSED[key])
             fixed.append(argument)
             continue

@@ -66,7 +66,8 @@ class SweepRequest:
         if config.train.budget is not None:
             raise RequestError(
                 "train.budget chooses size and steps by itself: runs would differ in more than a sweep varies",
-                hint="train once with it, then sweep the config.yaml of that run",
+                hint="sweep the config.yaml of a run that it chose, for as long as is given here: train.budget=null"
+                " train.max_minutes=null train.steps=N",
             )
         if not self.axes and self.seeds == 1:
             raise RequestError(
