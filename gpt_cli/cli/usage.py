@@ -170,6 +170,10 @@ def _of_words(path: str, words: list[str]) -> str | None:
         return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
     if len(words) > 1 and Path(words[1]).exists():
         return f"one run at a time: {path} {quote(words[0])}"
+    if len(words) > 1 and (key := re.fullmatch(r"sample\.(\w+)=(.*)", words[1])):
+        return (
+            f"an option is written with dashes: {path} {quote(words[0])} --{key[1].replace('_', '-')} {quote(key[2])}"
+        )
     return f"a text is given by --prompt: {path} {quote(words[0])} --prompt {quote(' '.join(words[1:]))}"
 
 

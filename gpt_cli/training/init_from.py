@@ -29,11 +29,7 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
     if config.train.init_from is None or (config.run_dir and list_checkpoints(Path(config.run_dir))):
         return None
     path, base = open_base(Path(config.train.init_from), note)
-    if (base.config.task.kind, config.task.kind) == ("classes", "language"):
-        raise RequestError(
-            f"train.init_from: {path} classifies texts: it has no head that predicts tokens",
-            hint="train it further with task.kind=classes, or begin with another run",
-        )
+    refuse_classifier(path, base, config.task.kind)
     free = FREE if config.task.kind == "language" else FREE | FREE_FOR_CLASSES
     if differing := [key for key in ModelConfig.model_fields if key not in free and _differs(key, config, base)]:
         base_values, values = base.config.model.model_dump(), config.model.model_dump()
@@ -66,6 +62,15 @@ def load_initial(model: GPT, initial: Checkpoint) -> None:
     specs = {name: spec for name, spec in tensor_specs(model.state_dict()).items() if name != HEAD}
     check_tensors(tensors, specs)
     model.load_state_dict({**tensors, HEAD: model.head.weight.detach()})
+
+
+def refuse_classifier(path: Path, base: Checkpoint, task: str) -> None:
+    """Raise RequestError if `base`, the checkpoint at `path`, classifies texts and the `task` is language."""
+    if (base.config.task.kind, task) == ("classes", "language"):
+        raise RequestError(
+            f"train.init_from: {path} classifies texts: it has no head that predicts tokens",
+            hint="train it further with task.kind=classes, or begin with another run",
+        )
 
 
 def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:

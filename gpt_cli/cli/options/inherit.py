@@ -60,9 +60,10 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
     checkpoint raises.
     """
     from gpt_cli.run.checkpoint import is_checkpoint
-    from gpt_cli.training.init_from import open_base
+    from gpt_cli.training.init_from import open_base, refuse_classifier
 
     run, checkpoint = open_base(path, note)
+    refuse_classifier(run, checkpoint, overrides.get("task.kind", "language"))
     base = checkpoint.config
     values: dict[str, Any] = {f"model.{key}": value for key, value in base.model.model_dump().items()}
     del values["model.dropout"]  # it depends on the text
