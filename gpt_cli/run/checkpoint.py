@@ -207,7 +207,7 @@ def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
                     continue
                 if not isinstance(error, DamagedError):
                     raise
-                note(f"{error.message}; it is kept, and skipped")
+                note(f"{error.message}; it is skipped")
         tried.update(untried)
     if any(path.is_dir() for path in tried):
         raise UserError(

@@ -11,6 +11,7 @@ from shlex import quote
 from typing import Any
 
 from gpt_cli.config.dump import to_yaml_scalar
+from gpt_cli.config.presets import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
@@ -132,10 +133,10 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
     else:
         n_layer, n_head, n_embd, batch_size = 12, 12, 768, 64
     n_head, n_embd = fixed.get("model.n_head", n_head), fixed.get("model.n_embd", n_embd)
-    if "model.n_embd" not in fixed:  # head_dim is even, for rotary positions
-        n_embd = -(-n_embd // (2 * n_head)) * 2 * n_head
-    elif "model.n_head" not in fixed:
-        n_head = next((n for n in range(n_head, 0, -1) if n_embd % (2 * n) == 0), 1)
+    if "model.n_embd" in fixed and "model.n_head" not in fixed:
+        multiple = 2 if _position(fixed) == "rope" else 1  # of head_dim
+        n_head = next((n for n in range(n_head, 0, -1) if n_embd % (multiple * n) == 0), 1)
+    n_embd = -(-n_embd // (2 * n_head)) * 2 * n_head  # valid with any position; that asked for is applied by the caller
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,
@@ -143,6 +144,13 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         "train.batch_size": batch_size,
         "model.context_length": fitting_context(text.validation_tokens, 256 if has_gpu else 128),
     }
+
+
+def _position(fixed: ConfigValues) -> str:
+    """model.position: as asked, the recipe's, or the default."""
+    recipe = fixed.get("recipe")
+    by_recipe: str = RECIPES[recipe]["model"].get("position", "rope") if recipe is not None else "rope"
+    return str(fixed.get("model.position", by_recipe))
 
 
 def fitting_context(validation_tokens: float, context_length: int) -> int:

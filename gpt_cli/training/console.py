@@ -57,7 +57,7 @@ class Console:
         coverage = f"\n  reads  {100 * epochs:.2g}% of the text; train.steps={whole} would read all of it once"
         coverage = coverage if 0 < epochs < 0.995 and finished is None else ""
         self.note(
-            f"{_heading(step, finished)}: {config.run_dir}\n"
+            f"{_heading(step, config.train.steps, finished)}: {config.run_dir}\n"
             f"  text   {stats['train'].characters:,} characters train, {stats['val'].characters:,} validation;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
             f"{_unknown(corpus)}{_classes(config, corpus)}"
@@ -175,7 +175,7 @@ def _wrapped(line: str) -> Iterator[str]:
         margin = " " * len(margin)
 
 
-def _heading(step: int, finished: str | None) -> str:
-    if finished is not None:
-        return "already complete"
+def _heading(step: int, steps: int, finished: str | None) -> str:
+    if finished is not None:  # by its time or its loss, if before the last step
+        return "already complete" if step >= steps else f"already ended at step {step:,} of {steps:,}"
     return "training" if step == 0 else f"resuming from step {step:,}"

@@ -25,6 +25,8 @@ class Summary:
     steps: int
     val_loss: float | None
     best_val_loss: float | None
+    best_step: int | None
+    """The step of best_val_loss; 0: before the first step, of which there is no checkpoint."""
     bpc: float | None
     bpb: float | None
     accuracy: float | None
@@ -38,7 +40,7 @@ class Summary:
     weights_sha256: str
     checkpoint: str
     best_checkpoint: str | None
-    """The checkpoint of best_val_loss; None where it was before the first step, or is not intact."""
+    """The checkpoint of best_val_loss; None where best_step is 0, and where it is damaged or gone."""
     stopped: str
     exit_code: int
 
@@ -59,12 +61,10 @@ def summarise(
     """The summary of the run in `run_dir`, whose last checkpoint, of `step`, has just been saved, or was before."""
     saved, best = checkpoint_path(run_dir, step), best_checkpoint(run_dir)
     if best is not None and saved_state(run_dir, checkpoint_step(best)).get("val_loss") != stopping.best_val_loss:
-        best = None  # step 0, which is not saved
-    metrics = read_metrics(run_dir)
+        best = None
+    evaluated = [line for line in read_metrics(run_dir) if "val_loss" in line]
     # After a signal, the last evaluation may be of an earlier step than the checkpoint: it is not reported as its loss.
-    last_evaluation: dict[str, float] = next(
-        (line for line in reversed(metrics) if "val_loss" in line and line["step"] == step), {}
-    )
+    last_evaluation: dict[str, float] = next((line for line in reversed(evaluated) if line["step"] == step), {})
     # As saved: a run that was complete already took as long as it says.
     tokens, seconds = step * logger.tokens_per_step, float(saved_state(run_dir, step).get("seconds", logger.seconds))
     return Summary(
@@ -72,6 +72,7 @@ def summarise(
         steps=step,
         val_loss=last_evaluation.get("val_loss"),
         best_val_loss=stopping.best_val_loss,
+        best_step=next((line["step"] for line in evaluated if line["val_loss"] == stopping.best_val_loss), None),
         bpc=last_evaluation.get("bpc"),
         bpb=last_evaluation.get("bpb"),
         accuracy=last_evaluation.get("accuracy"),

@@ -14,14 +14,16 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpt_cli.cli.options.fit_config import run_name
-from gpt_cli.cli.verbs.train import train
+from gpt_cli.cli.verbs.train import print_summary, train
 from gpt_cli.config import Config, dump_config
 from gpt_cli.cpu.common import kernel
 from gpt_cli.errors import RequestError
+from gpt_cli.training.summary import Summary
 from tests.support.command import subprocess_env
 from tests.support.tiny_run import TEXT
 from tests.support.waiting import HANG, wait_until
@@ -438,3 +440,31 @@ def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_i
     assert hint.startswith("train runs/tiny run_dir=runs/again optim.lr=")
     assert gpt_here(*hint.split()).rc == 0
     assert gpt_here("sample", "--run", "runs/again").rc == 0
+
+
+def summary_of(**values: Any) -> Summary:
+    losses = {"val_loss": 2.5, "best_val_loss": 2.0, "best_step": 2, "bpc": 3.0, "bpb": 3.0}
+    size = {"train_seconds": 1.0, "tokens_per_second": 8.0, "parameters": 1, "val_tokens": None}
+    paths = {"run_dir": "runs/x", "checkpoint": "runs/x/checkpoints/4", "best_checkpoint": "runs/x/checkpoints/2"}
+    end = {"weights_sha256": "0" * 64, "stopped": "all 4 steps are done", "exit_code": 0}
+    return Summary(steps=4, accuracy=None, macro_f1=None, **(losses | size | paths | end | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "the best is kept too: gpt sample --run runs/x/checkpoints/2"),
+        ({"best_step": 0, "best_checkpoint": None}, "from before the first step: no checkpoint is that good"),
+        ({"best_step": 0, "best_checkpoint": None, "val_loss": None}, None),
+        ({"best_checkpoint": None}, "the checkpoint of the best val loss, step 2, is damaged or gone"),
+        ({"best_checkpoint": None, "best_val_loss": None, "best_step": None, "val_loss": None}, None),
+        ({"best_step": 4, "best_checkpoint": "runs/x/checkpoints/4"}, None),
+    ],
+)
+def test_a_summary_says_where_the_best_weights_are_if_not_in_the_last_checkpoint(
+    values: dict[str, Any], said: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_summary(summary_of(**values), json=False)
+    lines = capsys.readouterr().err.splitlines()
+    of_best = [line for line in lines if "the best is kept" in line or "checkpoint" in line]
+    assert (of_best == []) if said is None else (said in of_best[0])

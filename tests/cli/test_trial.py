@@ -51,6 +51,7 @@ TOGETHER = (
     "a twenty-first user",
     "a twenty-second user",
     "a twenty-third user",
+    "a twenty-fourth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

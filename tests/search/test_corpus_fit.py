@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.search.auto_config import fit_config
 from gpt_cli.search.text_statistics import measure_source
 
@@ -110,6 +110,49 @@ def test_a_fitted_model_begins_with_previous_token_heads_where_it_can_and_no_rec
     fitted, _ = fit(tmp_path / "x.txt", **overrides)
     asked = [f"{key}={to_yaml_scalar(value)}" for key, value in overrides.items()]
     assert parse_config(dump_config(fitted), "x.yaml", asked).model.has_previous_token_init == begin_so
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "x.txt"
+    path.write_text(text_of(20_000))
+    return path
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    width=st.integers(1, 200),
+    position=st.sampled_from(["rope", "learned", "sinusoidal", "alibi", "none"]),
+    heads=st.none() | st.integers(1, 20),
+)
+def test_any_width_is_fitted_and_trains_unless_it_contradicts_the_positions_or_the_heads(
+    english: Path, width: int, position: str, heads: int | None
+) -> None:
+    overrides = {"model.n_embd": width, "model.position": position}
+    if heads is not None:
+        overrides["model.n_head"] = heads
+    fitted, _ = fit(english, **overrides)
+    asked = [f"{key}={to_yaml_scalar(value)}" for key, value in overrides.items()]
+    text = dump_config(fitted)
+    if heads is None:
+        contradicts = width % 2 == 1 and position in ("rope", "sinusoidal")
+    elif position == "sinusoidal":
+        contradicts = width % heads != 0 or width % 2 == 1
+    else:
+        contradicts = width % (2 * heads if position == "rope" else heads) != 0
+    if contradicts:
+        with pytest.raises(UserError) as error:
+            parse_config(text, "x.yaml", asked)
+        assert (error.value.where or "").startswith("override")
+    else:
+        model = parse_config(text, "x.yaml", asked).model
+        assert (model.n_embd, model.position) == (width, position)
+
+
+def test_a_width_of_a_recipe_without_rotary_positions_may_be_odd(english: Path) -> None:
+    fitted, _ = fit(english, recipe="classic", model__n_embd=33)
+    model = parse_config(dump_config(fitted, full=False), "x.yaml", ["recipe=classic", "model.n_embd=33"]).model
+    assert (model.n_embd, model.position) == (33, "learned")
 
 
 @pytest.mark.robust
