@@ -37,7 +37,8 @@ def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
         for text in texts.source:
             if text.label not in labels:
                 escaped = escape_control_chars(text.label[:50])
-                raise UserError(f"the label '{escaped}' is none of task.labels", where=text.where)
+                hint = "task.labels=null takes the labels from the texts"
+                raise UserError(f"the label '{escaped}' is none of task.labels", where=text.where, hint=hint)
     if missing := [label for label in labels if label not in counts]:
         raise RequestError(
             f"task.labels: no text that trains has the label '{escape_control_chars(missing[0])}'",
