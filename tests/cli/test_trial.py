@@ -105,6 +105,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }
         texts |= {"unknown.csv": "text\nit is good\nit is Ωμέγα\nΩ\n", "unknown.md": "it is Ω\n"}
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
+        texts |= {"moods.csv": "text,label\n" + "".join(f"it is {n},{['bad', 'good'][n % 2]}\n" for n in range(40))}
         texts |= {"stars.csv": "review,stars\n" + "".join(f"it is {n},{n % 2}\n" for n in range(40))}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
