@@ -123,7 +123,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         if ours or close:
             message, hint = message.partition(". Did")[0], ours or close
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
-        hint = _of_words(path, list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))) or hint
+        hint = _of_words(path, arguments[1:]) or hint
     elif path == "gpt score" and "unexpected extra argument" in message:
         message = "gpt score takes one FILE and one RUN"
         words = list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))
@@ -164,8 +164,17 @@ def _of_dtype(name: str) -> str | None:
     return None
 
 
-def _of_words(path: str, words: list[str]) -> str | None:
-    """The suggestion for words that are a text, or a run and a text, or two runs."""
+def _of_words(path: str, arguments: Sequence[str]) -> str | None:
+    """The suggestion for words that are a text, with --prompt or without, or a run and a text, or two runs."""
+    for index, argument in enumerate(arguments):
+        option, _, first = argument.partition("=")
+        if option == "--prompt":
+            following = list(takewhile(lambda word: not word.startswith("-"), arguments[index + 1 :]))
+            prompt = quote(" ".join([first, *following] if first else following))
+            others = [quote(other) for other in arguments[index + 1 + len(following) :]]
+            before = map(quote, arguments[:index])
+            return f"a text in several words is one in quotes: {' '.join([path, *before, '--prompt', prompt, *others])}"
+    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
     if not words or not Path(words[0]).is_dir():
         return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
     if len(words) > 1 and Path(words[1]).exists():

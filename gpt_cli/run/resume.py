@@ -31,9 +31,11 @@ def with_own_tokenizer(config: Config) -> Config:
 
 
 def refuse_another_text(config: Config) -> None:
-    """Raise RequestError if the run in `config.run_dir` was begun on another text, or reads it in another way."""
+    """Raise RequestError if the run in `config.run_dir` reads its text otherwise, or began with another tokenizer."""
     if (run := run_of(config)) is not None:
-        of_text = {key: change for key, change in _changes(run, config).items() if key.startswith("data.")}
+        of_text = {
+            key: change for key, change in _changes(run, config).items() if key.startswith(("data.", "tokenizer."))
+        }
         _refuse_fixed_changes(run, of_text)
 
 

@@ -6,16 +6,14 @@ decide the model; the tokens and the model decide the steps; the steps decide dr
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from shlex import quote
 from typing import Any
 
-from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.presets import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
+from gpt_cli.search.other_formats import refuse_other_formats
 from gpt_cli.search.regularization import regularization
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 from gpt_cli.terminal.plural import plural
@@ -53,7 +51,7 @@ def fit_config(
     sources = [requested["data.source"]] if isinstance(requested["data.source"], str) else requested["data.source"]
     _check_sources(sources)
     of_base = {key: value for key, value in (base or {}).items() if key in _NOT_IN_BASE_CONFIG}
-    _check_format(fixed, {**of_base, **requested}, sources[0])
+    refuse_other_formats(fixed, {**of_base, **requested}, sources)
     text = measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress)
     model = _choose_model(text, has_gpu, fixed)
     chosen = {**text.values, "run_dir": run_dir, "data.source": requested["data.source"], **model}
@@ -88,39 +86,6 @@ def _check_sources(sources: Sequence[str]) -> None:
                 "a config cannot be fitted to standard input, which is read once",
                 hint="`gpt train -` keeps it in a file and fits a config to that",
             )
-
-
-def _check_format(fixed: ConfigValues, overrides: ConfigValues, source: str) -> None:
-    """Raise RequestError for anything but plain text; its hint is the command that trains on it, with `overrides`."""
-    data_format = fixed.get("data.format", "text")
-    if data_format not in ("text", "labelled"):
-        raise RequestError(
-            f"a config is fitted to text, not to {data_format}",
-            hint=_train_command(overrides, f"data.format={data_format}", source),
-        )
-    if data_format == "labelled" or fixed.get("task.kind", "language") != "language":
-        raise RequestError(
-            "a config is fitted to text, not to classes",
-            hint=_train_command(overrides, "task.kind=classes data.format=labelled sample.every=null", source),
-        )
-
-
-def _train_command(requested: ConfigValues, overrides: str, source: str) -> str:
-    """The command that trains on `source` with `overrides`, a config of the user's own, and the rest of `requested`."""
-    there = {*(one.partition("=")[0] for one in overrides.split()), "data.source"}
-    if "train.init_from" in requested:
-        there |= {"train.init_from", "run_dir"}
-    others = [quote(f"{key}={to_yaml_scalar(value)}") for key, value in requested.items() if key not in there]
-    overrides = " ".join([overrides, f"data.source={quote(source)}", *others])
-    if "train.init_from" not in requested:
-        return f"gpt config init -o my.yaml, then gpt train my.yaml {overrides}"
-    base = quote(str(requested["train.init_from"]))
-    new = f"runs/{Path(source).stem}-from-{Path(str(requested['train.init_from'])).name}"
-    run_dir = quote(str(requested.get("run_dir") or new))
-    return (
-        f"gpt train {base}/config.yaml tokenizer.file={base}/tokenizer.json train.init_from={base}"
-        f" run_dir={run_dir} {overrides}"
-    )
 
 
 def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> dict[str, Any]:

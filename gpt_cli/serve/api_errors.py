@@ -66,5 +66,6 @@ def to_api_error(error: UserError, param: str | None = None) -> ApiError:
     """
     named = re.match(r"(?:give )?([a-z_]+)(?: must be|:| of | does not go| or )", error.message)
     message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
+    message = re.sub(r"\bmax_new_tokens\b", "max_tokens", message)  # OpenAI's name
     status = 400 if isinstance(error, RequestError) else 500
     return ApiError(status, message, param=named[1] if named else param)

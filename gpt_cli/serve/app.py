@@ -190,6 +190,9 @@ async def chat(state: ServerState, request: Request) -> Response:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
     model = await state.registry.get(body.model)
     tokens = await asyncio.to_thread(encode_chat, model, body.messages)
+    if body.stop is not None and model.config.data.format in ("pairs", "chat"):  # the end of an answer that it learned
+        stops = [body.stop] if isinstance(body.stop, str) else body.stop
+        body = body.model_copy(update={"stop": [*stops, *model.defaults.stop]})
     generation = await make_generation_request(model, [tokens], body, state.limits, body.max_completion_tokens)
     n_top = (body.top_logprobs or 0) if body.logprobs else None
     return await _answer(state, request, "chat.completion", generation, body, n_top, [])
@@ -238,7 +241,7 @@ async def detokenize(state: ServerState, request: Request) -> Response:
     """`POST /detokenize`."""
     body = DetokenizeRequest.read(await read_object(request, state.limits))
     model = await state.registry.get(body.model)
-    return AsciiJSONResponse({"prompt": model.tokenizer.decode(check_tokens(model, body.tokens))})
+    return AsciiJSONResponse({"prompt": model.tokenizer.decode(check_tokens(model, body.tokens, "tokens"))})
 
 
 async def score(state: ServerState, request: Request) -> Response:

@@ -111,7 +111,7 @@ def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
         return [encode(model, prompt)]
     if isinstance(prompt, list) and prompt:
         if all(isinstance(item, str) for item in prompt):
-            return [encode(model, item) for item in prompt]
+            return [encode(model, item, place=f"prompt {number}: ") for number, item in enumerate(prompt, 1)]
         if all(type(item) is int for item in prompt):
             return [check_tokens(model, prompt)]
         if all(isinstance(item, list) and item and all(type(token) is int for token in item) for item in prompt):
@@ -124,21 +124,24 @@ def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
     )
 
 
-def encode(model: ServedModel, text: str, param: str = "prompt") -> list[int]:
-    """The tokens of a prompt, or of another `param`. Raises ApiError for characters that the vocabulary lacks."""
+def encode(model: ServedModel, text: str, param: str = "prompt", place: str = "") -> list[int]:
+    """The tokens of a prompt, or of another `param`. Raises ApiError for characters that the vocabulary lacks.
+
+    Its message begins with the `place`, where there is one.
+    """
     try:
         return encode_prompt(model.tokenizer, text)
     except UserError as error:
-        raise ApiError(400, error.message, param=param, code="unknown_characters") from None
+        raise ApiError(400, place + error.message, param=param, code="unknown_characters") from None
 
 
-def check_tokens(model: ServedModel, tokens: Sequence[int]) -> list[int]:
-    """`tokens` as a list. Raises ApiError for one that is not in the vocabulary."""
+def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt") -> list[int]:
+    """`tokens`, of `param`, as a list. Raises ApiError for one that is not in the vocabulary."""
     size = model.tokenizer.vocab_size
     for token in tokens:
         if not 0 <= token < size:
             displayed = str(token)[:20] if abs(token) < 10**18 else "so large"
-            raise ApiError(400, f"prompt: there is no token {displayed} in a vocabulary of {size:,}", param="prompt")
+            raise ApiError(400, f"{param}: there is no token {displayed} in a vocabulary of {size:,}", param=param)
     return list(tokens)
 
 

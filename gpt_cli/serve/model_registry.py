@@ -99,11 +99,11 @@ class ModelRegistry:
 
         Raises ApiError 404 where there is none.
         """
-        run, separator, step = (name or self.first).partition("@")
+        run, separator, step = (self.first if name is None else name).partition("@")
         if run not in self.paths or (separator and not (step.isascii() and step.isdigit() and len(step) < 13)):
             known = ", ".join(list(self.paths)[:_LISTED])
             more = f" and {len(self.paths) - _LISTED} more" if len(self.paths) > _LISTED else ""
-            message = f"there is no model {name}; there is: {known}{more}"
+            message = f"there is no model {name or repr(name)}; there is: {known}{more}"
             raise ApiError(404, message, param="model", code="model_not_found")
         if not separator and run in self._newest:
             return self._newest[run]

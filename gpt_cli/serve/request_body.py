@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -41,9 +42,13 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """Parse `data` as JSON in UTF-8. Raises ApiError for invalid JSON, and for NaN, infinities and lone surrogates."""
+    """Parse `data` as JSON in UTF-8.
+
+    Raises ApiError for invalid JSON, a key that is there twice, NaN, infinities and lone surrogates.
+    """
     try:
-        value = json.loads(data.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        text = data.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_table)
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not UTF-8: byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -70,6 +75,14 @@ def _check_nodes(value: Any) -> None:
             stack += [(part, depth + 1) for pair in node.items() for part in pair]
         elif isinstance(node, list):
             stack += [(part, depth + 1) for part in node]
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ApiError(400, f"the body has the key {twice[:50]!r} twice")
+    return table
 
 
 def _refuse_constant(name: str) -> None:

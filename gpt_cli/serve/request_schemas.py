@@ -55,7 +55,8 @@ class _Strict(BaseModel):
             first, *others = error.errors(include_url=False, include_input=False, include_context=False)
             if first["type"] == "string_type":  # or a list, in which something is wrong
                 inside_of = first["loc"][:-1]
-                inner = (other for other in others if len(other["loc"]) > len(first["loc"]))
+                depth = len(first["loc"])
+                inner = (one for one in others if len(one["loc"]) + (one["type"] == "too_long") > depth)
                 first = next((other for other in inner if other["loc"][: len(inside_of)] == inside_of), first)
             name, *inside = map(str, first["loc"])
             param = ".".join([name, *(part for part in inside if not part.startswith(("list[", "str", "constr")))])

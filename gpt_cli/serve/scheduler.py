@@ -17,6 +17,7 @@ from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, join_ch
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.text_engine import TextEngine
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.serve.server_metrics import ServerMetrics
@@ -104,13 +105,19 @@ class Scheduler:
         return self._thread.is_alive() and not self._closing
 
     def submit(self, sequences: Sequence[ActiveSequence]) -> None:
-        """Queue all of `sequences`. Raises ApiError 429, and queues none, where the queue cannot hold all."""
+        """Queue all of `sequences`. Raises ApiError, and queues none, where the queue cannot hold all: 429 for now, 400
+        for ever."""
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is ending", headers={"Retry-After": "1"})
+            if len(sequences) > (most := max(self._limits.seats, self._limits.queue)):
+                message = (
+                    f"a request may be of at most {plural(most, 'text')} here, prompts times n, not {len(sequences):,}"
+                )
+                raise ApiError(400, message, param="n", code="limit_exceeded")
             busy = len(self._queue) + len(self._running) + len(sequences) > self._limits.seats
             if busy and len(self._queue) + len(sequences) > self._limits.queue:
-                raise self._overloaded()
+                raise self._overloaded(len(self._queue))
             self._queue.extend(sequences)
             self._changed.notify()
 
@@ -119,7 +126,7 @@ class Scheduler:
         future: Future[_Result] = Future()
         with self._changed:
             if len(self._calls) >= self._limits.queue:
-                raise self._overloaded()
+                raise self._overloaded(len(self._calls))
             self._calls.append((work, future))
             self._changed.notify()
         return future
@@ -138,10 +145,10 @@ class Scheduler:
             self._changed.notify()
         self._thread.join()
 
-    def _overloaded(self) -> ApiError:
+    def _overloaded(self, waiting: int) -> ApiError:
         batches = (len(self._queue) + len(self._running)) / self._limits.seats
         seconds = max(1, math.ceil(batches * self._sequence_seconds))
-        message = f"{len(self._queue)} texts are waiting, which is as many as may: try again in {seconds} s"
+        message = f"{waiting:,} texts are waiting, of {self._limits.queue:,} that may: try again in {seconds} s"
         return ApiError(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
 
     def _run(self) -> None:

@@ -177,5 +177,7 @@ def _wrapped(line: str) -> Iterator[str]:
 
 def _heading(step: int, steps: int, finished: str | None) -> str:
     if finished is not None:  # by its time or its loss, if before the last step
+        if steps == 0:
+            return "no step to train"
         return "already complete" if step >= steps else f"already ended at step {step:,} of {steps:,}"
     return "training" if step == 0 else f"resuming from step {step:,}"

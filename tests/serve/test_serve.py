@@ -242,6 +242,9 @@ def test_a_chat_with_a_run_that_learned_chats_or_pairs_is_in_its_template(tmp_pa
         answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]["choices"][0]["message"]["content"]
         assert answer == client.text(prompt=expected_prompt[-20:], **params)
         assert "." not in answer
+        ends = {**params, "logit_bias": {str(ord(".")): 100}, "stop": ["y", "z"]}  # the end of an answer stays one
+        answer = client.ask("/v1/chat/completions", messages=messages, **ends)[1]["choices"][0]
+        assert (answer["message"]["content"], answer["finish_reason"]) == ("", "stop")
         status, refusal = client.ask("/v1/chat/completions", messages=[{"role": "bot", "content": "x"}], **params)
     assert status == 400
     assert "role" in refusal["error"]["message"]

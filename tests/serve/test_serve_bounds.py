@@ -63,7 +63,7 @@ def test_beyond_the_queue_a_request_gets_429_and_no_other_is_lost(client: Client
             first = [pool.submit(client.text, prompt="a", seed=i) for i in range(8)]
             wait_until(lambda: client.scheduler.waiting + client.scheduler.running == 8)
             # no seat is given while the thread is held, so that the eight wait
-            status, headers, body = client.send("POST", "/v1/completions", json.dumps({"n": 9}).encode())
+            status, headers, body = client.send("POST", "/v1/completions", json.dumps({"n": 8}).encode())
             assert status == 429
             assert int(headers["retry-after"]) >= 1
             assert json.loads(body)["error"]["code"] == "queue_full"
@@ -118,6 +118,7 @@ def test_a_choice_that_the_vocabulary_cannot_spell_is_refused(tmp_path: Path) ->
     [
         ({"max_tokens": ENDLESS + 1}, "max_tokens"),
         ({"n": 17}, "n"),
+        ({"n": 9}, "n"),  # more than ever fit, however long it waits
         ({"prompt": ["a"] * 100, "n": 2}, "n"),
         ({"prompt": [1] * 200}, "prompt"),
         ({"logprobs": 21}, "logprobs"),
@@ -133,6 +134,7 @@ def test_a_choice_that_the_vocabulary_cannot_spell_is_refused(tmp_path: Path) ->
         ({"seed": 2**63}, "seed"),
         ({"stop": ["a"] * 17}, "stop"),
         ({"stop": ""}, "stop"),
+        ({"model": ""}, "model"),
         ({"logit_bias": {"a": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"best_of": 2}, "best_of"),
@@ -157,6 +159,22 @@ def test_what_is_wrong_or_not_supported_is_refused_by_name(client: Client, conte
         assert answer["error"]["param"] == param
         assert param.partition(".")[0] in answer["error"]["message"] or "texts" in answer["error"]["message"]
     assert "\n" not in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/completions", '{"stop": ["x"' + ', "x"' * 16 + "]}", "at most 16 items"),
+        ("/v1/completions", '{"stop": ["x", 5]}', "stop.1: Input should be a valid string"),
+        ("/v1/completions", '{"prompt": "a", "prompt": "b"}', "the body has the key 'prompt' twice"),
+        ("/v1/completions", '{"regex": "[a-z]{9}", "max_tokens": 5}', "may take 9 tokens; max_tokens is 5"),
+        ("/detokenize", '{"tokens": [999]}', "tokens: there is no token 999"),
+    ],
+)
+def test_a_refusal_names_what_is_wrong_and_as_the_api_does(client: Client, path: str, body: str, message: str) -> None:
+    status, _, answer = client.send("POST", path, body.encode())
+    assert status == 400
+    assert message in json.loads(answer)["error"]["message"]
 
 
 VALUES = st.recursive(

@@ -8,6 +8,7 @@ import pytest
 
 from gpt_cli.serve.limits import Limits
 from tests.support.live_server import LETTERS, Client, make_run, serving
+from tests.support.waiting import wait_until
 
 openai = pytest.importorskip("openai")
 MODEL = "letters"
@@ -91,8 +92,10 @@ def test_the_client_comes_back_after_429_and_gets_its_text(server: Client, clien
     params: dict[str, Any] = {"model": MODEL, "prompt": "a", "seed": 1, "max_tokens": 5}
     expected = client.completions.create(**params).choices[0].text
     with ThreadPoolExecutor(8) as pool, server.held():
+        full = pool.submit(client.completions.create, **params, n=2)
+        wait_until(lambda: server.scheduler.waiting + server.scheduler.running == 2)
         with pytest.raises(openai.RateLimitError):
-            client.completions.create(**params, n=3)
+            client.completions.create(**params)
         patient = client.with_options(max_retries=100)
         waiting = [pool.submit(patient.completions.create, **params) for _ in range(2)]
-    assert [future.result().choices[0].text for future in waiting] == [expected] * 2
+    assert [future.result().choices[0].text for future in [full, *waiting]] == [expected] * 3

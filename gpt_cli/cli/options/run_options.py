@@ -33,11 +33,18 @@ def one_run(argument: Path | None, option: Path | None) -> Path | None:
     return option if argument is None else argument
 
 
-def find_one(argument: Path | None, option: Path | None, *, text_option: str | None = None, check: bool = True) -> Path:
+def find_one(
+    argument: Path | None,
+    option: Path | None,
+    *,
+    text_option: str | None = None,
+    text: str | None = None,
+    check: bool = True,
+) -> Path:
     """The run that was named, else the newest.
 
-    `text_option`: how this verb is given a text, which somebody may have put in the place of a run. `check`, and what
-    it raises, as for `find_run`.
+    `text_option`: how this verb is given a text, which somebody may have put in the place of a run. `text`: what was
+    given so, of which the run may be the second word. `check`, and what it raises, as for `find_run`.
     """
     from gpt_cli.run.directory import find_run
 
@@ -50,7 +57,8 @@ def find_one(argument: Path | None, option: Path | None, *, text_option: str | N
             raise
         may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
         if may_be_text or argument.is_file():
-            error.hint = f"a text is given by {text_option} {quote(str(argument))}"
+            words = f"{text} {argument}" if may_be_text and text is not None else str(argument)
+            error.hint = f"a text is given by {text_option} {quote(words)}"
         raise
 
 

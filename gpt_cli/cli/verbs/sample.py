@@ -111,7 +111,7 @@ def sample(
     from gpt_cli.run.open_checkpoint import open_checkpoint
 
     is_file = run is not None and run.is_file()
-    path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt")
+    path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt", text=prompt)
     loaded = open_checkpoint(path, note)
     defaults = loaded.config.sample
     sampling = opts.sampling_params(defaults, seed, options)

@@ -122,5 +122,5 @@ class CompiledPattern:
         elif distance > self._budget:
             raise RequestError(
                 f"a {asked} may take {distance} tokens; max_new_tokens is {self._budget}",
-                hint="raise max_new_tokens",
+                hint=f"--max-new-tokens {distance}, or more",
             )

@@ -87,14 +87,14 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
     """The plan of a new sweep by `jobs` processes, of at most this many `runs`. Raises RequestError for too few."""
     trials = None
     if request.is_search:
-        finals = FINALISTS * request.seeds if request.seeds > 1 else 0
-        trials = _TRIALS if runs is None else runs - finals
+        again = request.seeds if request.seeds > 1 else 0  # runs of each finalist, of which there are two at least
+        trials = _TRIALS if runs is None else max(runs - FINALISTS * again, min(FINALISTS, runs // (1 + again)))
         if trials < 2:
-            again = f": the best {FINALISTS} are trained again with {request.seeds} seeds each" if finals else ""
-            fewer = "; or fewer seeds: --seeds 1" if finals else ""
+            reason = f": the best of them, two at least, are trained again with {again} seeds each" if again else ""
+            fewer = "; or fewer seeds: --seeds 1" if again else ""
             raise RequestError(
-                f"{runs} run{' is' if runs == 1 else 's are'} too few{again}",
-                hint=f"--max-runs {finals + _TRIALS}, at least {finals + 2}, or more time{fewer}",
+                f"{runs} run{' is' if runs == 1 else 's are'} too few{reason}",
+                hint=f"--max-runs {FINALISTS * again + _TRIALS}, at least {2 + 2 * again}, or more time{fewer}",
             )
         points = every_point(request.axes, trials)
         trials = trials if points is None else len(points)

@@ -1,0 +1,64 @@
+"""The refusal of texts that no config is fitted to (pairs, chats, classes), with the command that trains on them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+from gpt_cli.config.dump import to_yaml_scalar
+from gpt_cli.config.keys import fields, get_key
+from gpt_cli.config.load import load_config
+from gpt_cli.config.schema import Config
+from gpt_cli.config.section import ConfigValues
+from gpt_cli.errors import RequestError
+
+_OF_TEMPLATE = {"data.prompt_end", "data.completion_end", "data.loss_on", "data.packing"}
+_FOLLOWS_FORMAT = {"data.source", "data.format", "data.split", "data.too_long"}
+_OF_TRAINING = ("train.max_minutes", "train.until_loss", "train.patience", "train.budget")
+"""Ends that were chosen for the training of a base."""
+
+
+def refuse_other_formats(fixed: ConfigValues, overrides: ConfigValues, sources: Sequence[str]) -> None:
+    """Raise RequestError for anything but plain text; its hint is the command that trains on it, with `overrides`."""
+    data_format = fixed.get("data.format", "text")
+    if data_format not in ("text", "labelled"):
+        raise RequestError(
+            f"a config is fitted to text, not to {data_format}",
+            hint=_train_command({"data.format": data_format}, overrides, sources),
+        )
+    if data_format == "labelled" or fixed.get("task.kind", "language") != "language":
+        keys = {"task.kind": "classes", "data.format": "labelled", "sample.every": None}
+        raise RequestError("a config is fitted to text, not to classes", hint=_train_command(keys, overrides, sources))
+
+
+def _train_command(keys: ConfigValues, requested: ConfigValues, sources: Sequence[str]) -> str:
+    """The command that trains on `sources` with `keys`, a config of the user's own, and the rest of `requested`."""
+    keys = {**keys, "data.source": sources[0] if len(sources) == 1 else list(sources)}
+    base = requested.get("train.init_from")
+    if base is None:
+        return f"gpt config init -o my.yaml, then gpt train my.yaml {_typed({**keys, **_others(requested, keys)})}"
+    run_dir = requested.get("run_dir") or f"runs/{Path(sources[0]).stem}-from-{Path(base).name}"
+    keys |= {key: value for key, value in _own_of_base(Path(base), keys).items() if key not in requested}
+    start = {"tokenizer.file": f"{base}/tokenizer.json", "train.init_from": base, "run_dir": run_dir}
+    others = _others(requested, {**keys, **start})
+    return f"gpt train {quote(f'{base}/config.yaml')} {_typed({**start, **keys, **others})}"
+
+
+def _own_of_base(base: Path, keys: ConfigValues) -> ConfigValues:
+    """The defaults of what the config of `base` says of its own text and training alone, where it is not the default.
+
+    The template of pairs and chats stays, as the model knows it.
+    """
+    classes = keys.get("task.kind") == "classes"
+    stays = _FOLLOWS_FORMAT | (set() if classes else _OF_TEMPLATE)
+    own = [key for key in fields() if key.startswith(("data.", "lora.")) and key not in stays]
+    own += [*_OF_TRAINING, *(["eval.max_tokens"] if classes else [])]
+    config, default = load_config(base / "config.yaml"), Config()
+    return {key: get_key(default, key) for key in own if get_key(config, key) != get_key(default, key)}
+
+
+def _others(requested: ConfigValues, keys: ConfigValues) -> ConfigValues:
+    return {key: value for key, value in requested.items() if key not in keys}
+
+
+def _typed(values: ConfigValues) -> str:
+    return " ".join(quote(f"{key}={to_yaml_scalar(value)}") for key, value in values.items())
