@@ -32,7 +32,7 @@ def with_own_tokenizer(config: Config) -> Config:
 
 def refuse_another_text(config: Config) -> None:
     """Raise RequestError if the run in `config.run_dir` reads its text otherwise, or began with another tokenizer."""
-    if (run := run_of(config)) is not None:
+    if (run := run_of(config)) is not None and (run / CONFIG).is_file():  # else it is refused with a way out, later
         of_text = {
             key: change for key, change in _changes(run, config).items() if key.startswith(("data.", "tokenizer."))
         }

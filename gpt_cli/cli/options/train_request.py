@@ -50,8 +50,11 @@ class Request:
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
         from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
+        from gpt_cli.run.resume import refuse_another_text
 
         refuse_without_effect(self.config, self.overrides)
+        if self.file is None:
+            refuse_another_text(self.config)  # before the text is read with another tokenizer
 
     def _of_file(self, file: Path) -> "Config":
         from gpt_cli.cli.options.data_options import refuse_twice
@@ -144,13 +147,11 @@ class Request:
         from gpt_cli.cli.options.fit_config import resolve_source
         from gpt_cli.config import load_config
         from gpt_cli.corpus.prepare import check_paths
-        from gpt_cli.run.resume import refuse_another_text
 
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         existing = load_config(run_dir / "config.yaml", overrides)
         requested = [source] if isinstance(source, str) else source
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
-            refuse_another_text(existing)  # before the text is read with another tokenizer
             return existing
         check_paths(requested)  # a name that is mistyped is no text
         trained_on = ", ".join(existing.data.sources)
