@@ -79,7 +79,13 @@ _SPOKEN = {
         "step": "a checkpoint is a folder of its run: --run runs/NAME/checkpoints/step-00000600",
         **dict.fromkeys(("o", "out", "output"), "texts go to standard output: put > FILE at the end"),
     },
-    "train": dict.fromkeys(("resume", "resume-from-checkpoint", "resume-from"), "gpt train RUN resumes that run"),
+    "train": {
+        **dict.fromkeys(("resume", "resume-from-checkpoint", "resume-from"), "gpt train RUN resumes that run"),
+        **dict.fromkeys(
+            ("force", "overwrite", "overwrite-output-dir", "from-scratch", "restart", "fresh", "new"),
+            "a run is never overwritten: run_dir=runs/NAME begins another",
+        ),
+    },
 }
 """By a verb and an option that it lacks: the way it is done instead."""
 _WORDS = {
@@ -124,6 +130,12 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
             message, hint = message.partition(". Did")[0], ours or close
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
         hint = _of_words(path, arguments[1:]) or hint
+    elif path == "gpt eval" and "unexpected extra argument" in message:
+        words = list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))
+        if len(words) == 2 and Path(words[1]).is_dir():
+            hint = f"one run at a time: gpt eval {quote(words[0])}"
+        elif len(words) == 2:
+            hint = f"a text is given by --text: gpt eval {quote(words[0])} --text {quote(words[1])}"
     elif path == "gpt score" and "unexpected extra argument" in message:
         message = "gpt score takes one FILE and one RUN"
         words = list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))
@@ -208,8 +220,12 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     if ours is None and (close := get_close_matches(spelled, words, 1, 0.8)):
         ours = close[0]
     value = _value_of(name, arguments) or _NO_VALUE
+    if ours == "run" and value.isdecimal():
+        return _SPOKEN["sample"]["step"]
     if ours is not None and ours in words:
         argument = spelled.upper() if value == _NO_VALUE else quote(value)
+        if context.info_name == "classify" and len(arguments) > 1 and Path(arguments[1]).is_dir():
+            argument = f"{quote(arguments[1])} {argument}"
         needed = [one for one in context.command.params if one.opts == [ours] or (one.required and one.metavar)]
         order = [argument if one.opts == [ours] else one.metavar for one in needed]
         return f"it is given without a name: {' '.join([context.command_path, *order])}"

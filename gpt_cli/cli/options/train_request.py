@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpt_cli.config import Config
 
 _YAML = (".yaml", ".yml")
+_OF_RUN = ("run.json", "data.json", "tokenizer.json", "metrics.jsonl", "events.jsonl")
 _BPE = ("tokenizer.vocab_size", "tokenizer.pattern", "tokenizer.train_bytes")
 _FILE, _TEXT = "gpt train --config configs/quickstart.yaml", "gpt train book.txt"
 
@@ -35,11 +36,14 @@ def is_override(argument: str) -> bool:
 class Request:
     """A request: `config`, the `file` it was read from (None: it was fitted to a text), and `overrides`."""
 
-    def __init__(self, arguments: Sequence[str], file: Path | None, *, stdin: Stdin) -> None:
-        """Read the arguments of `gpt train`. `stdin`: what becomes of a text from standard input."""
+    def __init__(self, arguments: Sequence[str], file: Path | None, *, stdin: Stdin, into_run: bool = True) -> None:
+        """Read the arguments of `gpt train`. `stdin`: what becomes of a text from standard input.
+
+        `into_run`: the config is trained in its run_dir, where a run may be that it has to agree with.
+        """
         self.overrides = [argument for argument in arguments if is_override(argument)]
         self.file = file
-        self._stdin = stdin
+        self._stdin, self._into_run = stdin, into_run
         sources = [argument for argument in arguments if argument not in self.overrides]
         for source in sources:
             _refuse_key(source)
@@ -53,7 +57,7 @@ class Request:
         from gpt_cli.run.resume import refuse_another_text
 
         refuse_without_effect(self.config, self.overrides)
-        if self.file is None:
+        if self.file is None and into_run:
             refuse_another_text(self.config)  # before the text is read with another tokenizer
 
     def _of_file(self, file: Path) -> "Config":
@@ -72,8 +76,9 @@ class Request:
             config = keep_stdin_of(config, self._stdin)
             config = with_own_tokenizer(config)
             assert config.run_dir is not None
-            refuse_another_text(config)  # before the text is read in the way that is asked for now
-            _note_new_run(file, config, self.overrides)
+            if self._into_run:
+                refuse_another_text(config)  # before the text is read in the way that is asked for now
+                _note_new_run(file, config, self.overrides)
             if not (Path(config.run_dir) / "run.json").exists():  # a run of older versions resumes as it is
                 refuse_twice(list(config.data.sources))
         return config
@@ -191,6 +196,10 @@ def _config_file(source: str) -> Path | None:
         return path
     if path.suffix.lower() == ".safetensors" and path.is_file():
         _refuse_weights(path)
+    if path.name in _OF_RUN and (path.parent / "run.json").is_file():
+        raise RequestError(
+            f"{path} is a part of a run, not text", hint=f"gpt train {quote(str(path.parent))} resumes it"
+        )
     if not path.is_dir():
         return None
     if (path / "run.json").is_file():

@@ -42,7 +42,7 @@ def scale(
 
     if (seconds := parse_duration(budget)) is None:
         raise RequestError(f"--budget must be a time such as 30m or 2h, not {budget!r}", hint="--budget 30m")
-    request = Request(arguments, None, stdin="refuse")
+    request = Request(arguments, None, stdin="refuse", into_run=False)
     config = request.config
     if config.train.budget is not None or config.optim.lr == "auto":
         raise RequestError(
