@@ -37,7 +37,7 @@ def info(
     share = None
     path = one_run(path, run_option)
     if path is not None and (
-        (path.is_file() and path.suffix != ".safetensors") or path.suffix.lower() in (".yaml", ".yml")
+        (path.is_file() and path.suffix not in (".safetensors", ".gguf")) or path.suffix.lower() in (".yaml", ".yml")
     ):
         figures = info_of_config(path, overrides or [], note)
         if devices is not None:
