@@ -56,7 +56,9 @@ def parse_candidates(names: str, pattern: Pattern | None) -> list[TokenizerCandi
     candidates = [_parse(name.strip(), pattern) for name in names.split(",")]
     if len({candidate.name for candidate in candidates}) < len(candidates):
         repeated = next(c.name for i, c in enumerate(candidates) if c.name in [d.name for d in candidates[:i]])
-        raise RequestError(f"--compare has {repeated} twice", hint="give files names: NAME=FILE")
+        raise RequestError(
+            f"--compare has {repeated} twice", hint="leave one of them out, or give a file another name: NAME=FILE"
+        )
     return candidates
 
 

@@ -47,7 +47,9 @@ class TokenizerConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.kind != "char" and (self.unknown, self.min_count) != ("error", 1):
-            raise ValueError(f"tokenizer.unknown and min_count are only for char: a {self.kind} vocabulary has it all")
+            raise ValueError(
+                f"tokenizer.unknown and tokenizer.min_count are only for char: a {self.kind} vocabulary has it all"
+            )
         if self.min_count > 1 and self.unknown != "token":
             raise ValueError("tokenizer.min_count folds rare characters into <unk>, so tokenizer.unknown must be token")
         if self.kind != "bpe" and self.vocab_size is not None:

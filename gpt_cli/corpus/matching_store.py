@@ -7,7 +7,7 @@ from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import SplitSpec, TokenStore, is_store
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError
-from gpt_cli.tokenizer import train_tokenizer
+from gpt_cli.tokenizer import BPETokenizer, train_tokenizer
 
 
 def open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
@@ -25,6 +25,9 @@ def open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -
     if store.tokenizer.kind == "bpe" and config.vocab_size is not None:
         actual["tokenizer.vocab_size"] = store.tokenizer.vocab_size
         requested["tokenizer.vocab_size"] = config.vocab_size
+    if isinstance(store.tokenizer, BPETokenizer) and config.pattern is not None:
+        actual["tokenizer.pattern"] = store.tokenizer.vocabulary.pattern
+        requested["tokenizer.pattern"] = config.pattern
     pretrained = None if config.file is None else train_tokenizer((), config)
     if pretrained is not None and pretrained.digest != store.tokenizer.digest:
         raise RequestError(f"the token store {path} was made with another tokenizer than {config.file}")

@@ -15,12 +15,11 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib import metadata
-from itertools import chain, count
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
@@ -46,11 +45,11 @@ from gpt_cli.files import (
     write_listed,
 )
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, save
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, prune, save
 from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.resume import Changes, check_resumed
-from gpt_cli.run.run_files import DATA, RUN
+from gpt_cli.run.run_files import DATA, RUN, free_name
 from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
 from gpt_cli.tokenizer import Tokenizer
@@ -124,24 +123,37 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             replace_listed(self.path, CONFIG, dump_config(self.config).encode())
         self.lifecycle.begin(step, device)
 
-    @contextmanager
-    def place_to_save(self) -> Iterator[Path]:
-        """Yield where to save a checkpoint: here, or beside where this directory was removed, moved or replaced.
+    def save_checkpoint(
+        self,
+        step: int,
+        tensors: "tuple[Mapping[str, Tensor], Mapping[str, Tensor]]",
+        state: Mapping[str, Any],
+        tokenizer: Tokenizer,
+        keep: int,
+    ) -> None:
+        """Save the checkpoint of `step` and remove all but `keep` and the best.
 
-        Raises UserError in the end if it was.
+        `tensors` are those of the model and of the optimizer. The place is beside this directory where that is removed,
+        moved or replaced, before or meanwhile; then raises UserError. Raises what `save` and `prune` raise, too.
         """
-        place = self.path if self._lock.is_in_place() else free_name(self.path, "-rescued")
-        gone = f"run_dir {self.path} was removed or moved while it was trained"
+        contents = (*tensors, state, self.config, tokenizer)
         try:
-            yield place
-        except UserError as error:
+            if self._lock.is_in_place():
+                save(self.path, step, *contents)
+                prune(self.path, keep)
+        except UserError:
             if self._lock.is_in_place():
                 raise
+        if self._lock.is_in_place():
+            return
+        place, gone = free_name(self.path, "-rescued"), f"run_dir {self.path} was removed or moved while it was trained"
+        try:
+            save(place, step, *contents)
+        except UserError as error:
             raise UserError(f"{gone}, and what was trained cannot be saved beside it: {error.message}") from error
-        if not self._lock.is_in_place():
-            raise UserError(
-                f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {quote(str(_only(place)))}"
-            )
+        raise UserError(
+            f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {quote(str(_only(place)))}"
+        )
 
     def close(self) -> None:
         """Close the log and release the lock."""
@@ -297,14 +309,6 @@ def _saved_at(checkpoint: Path) -> float:
         return checkpoint.stat().st_mtime_ns
     except FileNotFoundError:
         return math.inf
-
-
-def free_name(path: Path, suffix: str = "") -> Path:
-    """`path` with `suffix`, and with a number after it where there is something of that name already."""
-    if path.name in ("", ".."):
-        path = Path(os.path.abspath(path))
-    names = (path.with_name(f"{path.name}{suffix}{number}") for number in chain([""], (f"-{i}" for i in count(2))))
-    return next(name for name in names if not os.path.lexists(name))
 
 
 def _only(run_dir: Path) -> Path:

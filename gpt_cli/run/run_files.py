@@ -1,6 +1,8 @@
 """The files by which a directory is a run, and what they say of it."""
 
 import json
+import os
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +41,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DamagedError(f"{path} is damaged: it is not a JSON object")
     return value
+
+
+def free_name(path: Path, suffix: str = "") -> Path:
+    """`path` with `suffix`, and with a number after it where there is something of that name already."""
+    if path.name in ("", ".."):
+        path = Path(os.path.abspath(path))
+    names = (path.with_name(f"{path.name}{suffix}{number}") for number in chain([""], (f"-{i}" for i in count(2))))
+    return next(name for name in names if not os.path.lexists(name))

@@ -9,8 +9,7 @@ from gpt_cli.files import DirectoryLock, make_directory, sync_directory
 from gpt_cli.files.output_path import why_closed
 from gpt_cli.files.safe_io import DiskError, translate_os_errors
 from gpt_cli.run.checkpoint import list_checkpoints
-from gpt_cli.run.directory import free_name
-from gpt_cli.run.run_files import RUN
+from gpt_cli.run.run_files import RUN, free_name
 
 TRASH = ".trash"
 

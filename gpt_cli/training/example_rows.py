@@ -64,7 +64,7 @@ class ExampleRows:
             least = int(examples.lengths.min()) - 1
             raise RequestError(
                 f"no {split} example fits into model.context_length {context}: the shortest has {least:,} tokens",
-                hint=f"{_larger_context(config, least)}; or data.too_long=cut",
+                hint=_larger_context(config, least) + ("; or data.too_long=cut" if learns.any() else ""),
             )
         return cls(examples, indices, widths[indices], counted)
 

@@ -77,9 +77,7 @@ def train(config: Config, console: Console) -> Summary:
                         fields |= state.scalars() | clock.state()
                         tensors = state.collect_tensors()
                         if world.is_main:
-                            with run.place_to_save() as place:
-                                checkpoint.save(place, step, *tensors, fields, run.config, corpus.tokenizer)
-                            checkpoint.prune(run.path, config.checkpoint.keep)
+                            run.save_checkpoint(step, tensors, fields, corpus.tokenizer, config.checkpoint.keep)
             if decision is not CONTINUE:
                 run.lifecycle.final = stopping.reason if decision is FINISH and step < config.train.steps else None
                 break

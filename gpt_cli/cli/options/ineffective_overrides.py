@@ -64,7 +64,11 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
             )
         if key == "data.text_key" and config.data.source is not None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
-        if key == "data.encoding" and isinstance(config.data.source, str) and is_store(find_path(config.data.source)):
+        if (
+            key in ("data.encoding", "data.text_key")
+            and isinstance(config.data.source, str)
+            and is_store(find_path(config.data.source))
+        ):
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
 
 

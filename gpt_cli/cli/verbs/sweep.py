@@ -87,4 +87,22 @@ def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | 
     if seeds is None:
         seeds = _SEEDS if axes else 1  # without a key it is refused: to train a config some times is to be asked for
     name = config.parent.name if config.name == "config.yaml" else config.stem
-    return SweepRequest(config, fixed, axes, seeds, out or Path("sweeps", to_slug(name)))
+    request = SweepRequest(config, fixed, axes, seeds, out or Path("sweeps", to_slug(name)))
+    _refuse_without_effect(request)
+    return request
+
+
+def _refuse_without_effect(request: "SweepRequest") -> None:
+    """Raise RequestError for an override that has no effect in any run of the sweep."""
+    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
+    from gpt_cli.search.sweep.axes import corners, overrides_of
+
+    refusals = []
+    for point in corners(request.axes):
+        try:
+            refuse_without_effect(request.config_of(point), [*request.fixed, *overrides_of(point)])
+        except RequestError as error:
+            refusals.append(error)
+        else:
+            return
+    raise refusals[0]
