@@ -80,8 +80,8 @@ MUTATIONS = [
     ),
     Mutation(
         "saved without the last update",
-        "training/loop.py",
-        (("checkpoint.save(place, step, *tensors", "checkpoint.save(place, step + 1, *tensors"),),
+        "run/directory.py",
+        (("checkpoint.save(self.path, step, *contents)", "checkpoint.save(self.path, step + 1, *contents)"),),
         RESUME + "[1-muon]",
     ),
     Mutation(

@@ -131,14 +131,14 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
         hint = _of_words(path, arguments[1:]) or hint
     elif path == "gpt eval" and "unexpected extra argument" in message:
-        words = list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))
+        words = _leading_words(arguments[1:])
         if len(words) == 2 and Path(words[1]).is_dir():
             hint = f"one run at a time: gpt eval {quote(words[0])}"
         elif len(words) == 2:
             hint = f"a text is given by --text: gpt eval {quote(words[0])} --text {quote(words[1])}"
     elif path == "gpt score" and "unexpected extra argument" in message:
         message = "gpt score takes one FILE and one RUN"
-        words = list(takewhile(lambda argument: not argument.startswith("-"), arguments[1:]))
+        words = _leading_words(arguments[1:])
         if words:
             run = f" {quote(words[-1])}" if Path(words[-1]).is_dir() else ""
             hint = f"one at a time: gpt score {quote(words[0])}{run}"
@@ -176,17 +176,22 @@ def _of_dtype(name: str) -> str | None:
     return None
 
 
+def _leading_words(arguments: Sequence[str]) -> list[str]:
+    """The arguments before the first option."""
+    return list(takewhile(lambda argument: not argument.startswith("-"), arguments))
+
+
 def _of_words(path: str, arguments: Sequence[str]) -> str | None:
     """The suggestion for words that are a text, with --prompt or without, or a run and a text, or two runs."""
     for index, argument in enumerate(arguments):
         option, _, first = argument.partition("=")
         if option == "--prompt":
-            following = list(takewhile(lambda word: not word.startswith("-"), arguments[index + 1 :]))
+            following = _leading_words(arguments[index + 1 :])
             prompt = quote(" ".join([first, *following] if first else following))
             others = [quote(other) for other in arguments[index + 1 + len(following) :]]
             before = map(quote, arguments[:index])
             return f"a text in several words is one in quotes: {' '.join([path, *before, '--prompt', prompt, *others])}"
-    words = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    words = _leading_words(arguments)
     if not words or not Path(words[0]).is_dir():
         return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
     if len(words) > 1 and Path(words[1]).exists():

@@ -45,7 +45,8 @@ from gpt_cli.files import (
     write_listed,
 )
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints, prune, save
+from gpt_cli.run import checkpoint
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
 from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.resume import Changes, check_resumed
@@ -139,16 +140,16 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         contents = (*tensors, state, self.config, tokenizer)
         try:
             if self._lock.is_in_place():
-                save(self.path, step, *contents)
-                prune(self.path, keep)
+                checkpoint.save(self.path, step, *contents)
+                checkpoint.prune(self.path, keep)
+                if self._lock.is_in_place():
+                    return
         except UserError:
             if self._lock.is_in_place():
                 raise
-        if self._lock.is_in_place():
-            return
         place, gone = free_name(self.path, "-rescued"), f"run_dir {self.path} was removed or moved while it was trained"
         try:
-            save(place, step, *contents)
+            checkpoint.save(place, step, *contents)
         except UserError as error:
             raise UserError(f"{gone}, and what was trained cannot be saved beside it: {error.message}") from error
         raise UserError(
@@ -185,7 +186,7 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     make_directory(path)
     with DirectoryLock(path):
         try:
-            saved = save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
+            saved = checkpoint.save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
             data = {"source": source, "fingerprint": "", "splits": {}}
             _write_metadata(path, config, tokenizer, data)
         except BaseException:  # a full disk, say: the same command is to work once there is space

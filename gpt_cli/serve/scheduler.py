@@ -105,8 +105,10 @@ class Scheduler:
         return self._thread.is_alive() and not self._closing
 
     def submit(self, sequences: Sequence[ActiveSequence]) -> None:
-        """Queue all of `sequences`. Raises ApiError, and queues none, where the queue cannot hold all: 429 for now, 400
-        for ever."""
+        """Queue all of `sequences`, or none.
+
+        Raises ApiError where the queue cannot hold all: 429 if it may later, 400 if there are more than it ever holds.
+        """
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is ending", headers={"Retry-After": "1"})

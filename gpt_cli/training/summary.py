@@ -26,7 +26,7 @@ class Summary:
     val_loss: float | None
     best_val_loss: float | None
     best_step: int | None
-    """The step of best_val_loss; 0: before the first step, of which there is no checkpoint."""
+    """The step of best_val_loss; 0: before the first step, which is not saved unless it is the last."""
     bpc: float | None
     bpb: float | None
     accuracy: float | None

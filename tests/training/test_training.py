@@ -8,11 +8,14 @@ import signal
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files.safe_io import DiskError
+from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.runtime.device import setup_runtime
@@ -329,3 +332,27 @@ def test_a_prompt_that_the_vocabulary_cannot_spell_is_told_before_training(tmp_p
     with pytest.raises(RequestError, match="vocabulary lacks"):
         run(config)
     assert not Path(config.run_dir).exists()
+
+
+@pytest.mark.parametrize("in_vain", [True, False], ids=["which fails", "which ends before"])
+def test_a_run_that_is_moved_during_a_save_is_saved_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_vain: bool
+) -> None:
+    config = make_config(tmp_path)
+    run_dir, original = Path(config.run_dir or ""), checkpoint.save
+
+    def save_and_move(path: Path, step: int, *contents: Any) -> Path:
+        if path != run_dir or step != 4:
+            return original(path, step, *contents)
+        saved = path if in_vain else original(path, step, *contents)
+        run_dir.rename(tmp_path / "elsewhere")
+        if in_vain:
+            raise DiskError("no such file or directory")
+        return saved
+
+    monkeypatch.setattr(checkpoint, "save", save_and_move)
+    with pytest.raises(UserError, match="was removed or moved") as error:
+        run(config)
+    rescued = tmp_path / "run-rescued" / "checkpoints" / "step-00000004"
+    assert str(rescued) in str(error.value.hint)
+    assert load(rescued).step == 4

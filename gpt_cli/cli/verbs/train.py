@@ -146,7 +146,7 @@ def print_summary(summary: "Summary", *, json: bool) -> None:
         note(f"  this step was not evaluated; the best val loss before it is {summary.best_val_loss:.4f}")
     note(f"  {format_duration(summary.train_seconds)} of training, {summary.tokens_per_second:,.0f} tokens/s")
     note(f"  weights sha256 {summary.weights_sha256[:16]}")
-    if summary.best_step == 0 and summary.val_loss is not None:
+    if summary.best_step == 0 and summary.steps and summary.val_loss is not None:
         note("  the best val loss is from before the first step: no checkpoint is that good")
     elif summary.best_step and summary.best_checkpoint is None:
         note(f"  the checkpoint of the best val loss, step {summary.best_step:,}, is damaged or gone")
