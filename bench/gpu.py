@@ -88,7 +88,7 @@ def gpt2_config(setup: Setup, *changes: str) -> Any:
     from gpt_cli.config import parse_config
 
     text = (ROOT / "configs" / "gpt2_124m.yaml").read_text()
-    sizes = ("train.batch_size=128", "train.micro_batch_size=32")
+    sizes = ("train.batch_size=256", "train.micro_batch_size=64")
     changes = (*changes, "tokenizer.vocab_size=300") if setup.quick else changes
     return parse_config(text, "gpt2_124m.yaml", setup.overrides(*sizes, *changes))
 
@@ -189,11 +189,11 @@ def fail(note: str) -> None:
 
 
 def shakespeare(setup: Setup) -> None:
-    """configs/shakespeare_char.yaml, trained to its end: seconds of training to LOSS after compiling; the last loss."""
+    """configs/shakespeare_gpu.yaml, trained to its end: seconds of training to LOSS after compiling; the last loss."""
     run = setup.work / "shakespeare"
-    steps = ("train.steps=6", "eval.every=3") if setup.quick else ("eval.every=100", "log.every=10")
+    steps = ("train.steps=6", "eval.every=3") if setup.quick else ("eval.every=50", "log.every=10")
     changes = setup.overrides(f"data.source={setup.text}", f"run_dir={run}", "sample.every=null", *steps)
-    command = setup.gpt("train", "--config", str(ROOT / "configs" / "shakespeare_char.yaml"), *changes, "--json")
+    command = setup.gpt("train", "--config", str(ROOT / "configs" / "shakespeare_gpu.yaml"), *changes, "--json")
     started = time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     setup.save(process_seconds=time.perf_counter() - started)

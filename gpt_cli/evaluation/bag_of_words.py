@@ -77,6 +77,7 @@ def _features(texts: Sequence[str], words: dict[str, int], idf: Tensor) -> Tenso
         columns += indices
         values.append(weights / weights.norm().clamp_min(1e-12))
     index = torch.tensor([rows, columns], dtype=torch.long)
-    return torch.sparse_coo_tensor(
-        index, torch.cat(values) if values else torch.zeros(0), (len(texts), len(words)), check_invariants=False
-    ).coalesce()
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # torch 2.11 warns where this is not said
+        return torch.sparse_coo_tensor(
+            index, torch.cat(values) if values else torch.zeros(0), (len(texts), len(words))
+        ).coalesce()

@@ -13,13 +13,21 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.lm_head import TILE, pad_vocabulary
 
-# Logits in a chunk: 32 MiB of fp32 on a CPU, 512 MiB on a GPU, which small chunks would not keep busy.
+# Logits in a chunk: 32 MiB of fp32 on a CPU; 512 MiB on a GPU, which small chunks would not keep busy, and as much for
+# each 16 GiB of its memory, up to 2 GiB. The compiler unrolls the chunks: with 4 of them, GPT-2's step of 32 x 1,024
+# tokens took 19 s to compile, with 13 of them 34 s, and 1 % longer to compute (docs/howto/gpu.md).
 MAX_CPU_LOGITS, MAX_LOGITS = 2**23, 2**27
+_MEMORY_UNIT, _MOST_UNITS = 2**34, 4
 
 
 def max_chunk_logits(device: torch.device) -> int:
     """The maximal number of logits in a chunk on `device`, unless one token has more."""
-    return MAX_CPU_LOGITS if device.type == "cpu" else MAX_LOGITS
+    if device.type == "cpu":
+        return MAX_CPU_LOGITS
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return MAX_LOGITS
+    units = torch.cuda.get_device_properties(device).total_memory // _MEMORY_UNIT
+    return MAX_LOGITS * min(max(units, 1), _MOST_UNITS)
 
 
 def needs_chunking(model: GPT, tokens: int) -> bool:

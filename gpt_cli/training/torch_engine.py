@@ -3,6 +3,7 @@
 Shapes: B sequences or texts per micro-batch, T tokens each.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -47,6 +48,7 @@ class TorchEngine:
         self.eval_shape: torch.Size | None = None
         if compile_mode is not None:
             note("torch compiles the first step, which takes up to a minute")
+            warnings.filterwarnings("ignore", module=r"torch\._inductor")  # advice for those who write the compiler
             if torch.are_deterministic_algorithms_enabled():
                 torch._inductor.config.deterministic = True  # autotuning would choose kernels by the clock
             mode = compile_mode if backend == "inductor" else None

@@ -36,7 +36,7 @@ def test_each_config_begins_by_saying_what_it_trains_and_how_well(path):
 def test_the_sizes_in_the_comments_are_the_sizes_of_the_models():
     sizes = {
         **{"quickstart": 103, "gpt2_124m": 50257},
-        **dict.fromkeys(("shakespeare_cpu", "shakespeare_minute", "shakespeare_laptop"), 65),
+        **dict.fromkeys(("shakespeare_cpu", "shakespeare_minute", "shakespeare_laptop", "shakespeare_gpu"), 65),
     }
     for name, vocab_size in sizes.items():
         path = next(path for path in CONFIGS if path.stem == name)
