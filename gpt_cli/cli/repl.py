@@ -15,6 +15,7 @@ from gpt_cli.cli.options.sampling_options import refuse_draws_of_search, unused_
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
+from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -186,6 +187,7 @@ class Repl:
         if not value.strip():
             raise RequestError("/save takes the name of a file", hint="/save chat.txt")
         path = Path(os.path.expanduser(value.strip()))
+        refuse_dash(path, "a file")
         if path.exists() and path.resolve() not in self._saved:
             raise RequestError(f"there is a file {path} already", hint="choose another name")
         text = self._conversation.text

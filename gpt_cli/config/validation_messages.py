@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import groupby
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,6 +13,7 @@ from pydantic_core import ErrorDetails
 from gpt_cli.config.diagnostics import MAX_SHOWN, Diagnostic, KeyPath, SourceLocation, key_name
 from gpt_cli.config.keys import accepted_types, fields, join_or, meaning_of_null, schema_of, sections, suggest
 from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.table import shorten
 
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -64,9 +66,10 @@ def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: ParsedYam
     if index is not None and detail["type"] not in _WRONG_LENGTH:
         schema, name, value = _schema_of_item(schema, index), f"item {index + 1} of {name}", value[index]
         path = (*path, index)
-    words = accepted_types(schema)
-    fix = _suggest_fix(value, words) or (_suggest_null(name, value) if "null" in words else None)
-    return Diagnostic(f"{name} must {_rule(detail, words, value)}", document.location(path), fix)
+    words, place = accepted_types(schema), document.location(path)
+    key = key_name(path) if place.line is None else None
+    fix = _suggest_fix(value, words, key) or (_suggest_null(name, value) if "null" in words else None)
+    return Diagnostic(f"{name} must {_rule(detail, words, value)}", place, fix)
 
 
 def _most_specific(detail: ErrorDetails) -> tuple[bool, bool]:
@@ -104,8 +107,8 @@ def format_value(value: object) -> str:
     return "a section" if isinstance(value, dict) else shorten(str(value), MAX_SHOWN)
 
 
-def _suggest_fix(value: object, words: list[str]) -> str | None:
-    """A suggested value, if there is an obvious one."""
+def _suggest_fix(value: object, words: list[str], key: str | None) -> str | None:
+    """A suggested value, if there is an obvious one. `key`: that of an override, which is typed in a shell; or None."""
     if isinstance(value, str) and (word := next((word for word in words if word == value.lower() != value), None)):
         return f"did you mean {word}?"
     if any(word.startswith("a list of") for word in words) and isinstance(value, str) and value.strip():
@@ -114,7 +117,8 @@ def _suggest_fix(value: object, words: list[str]) -> str | None:
         if are_numbers and not all(re.fullmatch(r"[-+.\deE]+", item) for item in items):
             return None
         if items and not re.search(r"[\[\](){}'\"]", "".join(items)):
-            return f"write a list: [{', '.join(items)}]"
+            written = f"[{', '.join(map(_item, items))}]"
+            return f"write a list: {written if key is None else quote(f'{key}={written}')}"
     if isinstance(value, str):
         return _suggest_fix_of_text(value, words)
     if "text" in words and isinstance(value, bool | int | float):
@@ -122,6 +126,12 @@ def _suggest_fix(value: object, words: list[str]) -> str | None:
     if "a whole number" in words and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"write {value:.0f}"
     return None
+
+
+def _item(text: str) -> str:
+    """An item of a list in YAML: in double quotes if it has an escape such as \\n, or the character itself."""
+    has_escape = "\\" in text or not text.isprintable()
+    return f'"{escape_control_chars(text)}"' if has_escape else text
 
 
 def _suggest_null(key: str, value: object) -> str | None:

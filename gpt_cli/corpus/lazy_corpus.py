@@ -7,11 +7,10 @@ from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.examples.prepare_examples import prepare_examples
 from gpt_cli.corpus.examples.tokens import Examples
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, prepare_labelled
-from gpt_cli.corpus.matching_store import open_cached, open_matching_store, refuse_store_of_examples
+from gpt_cli.corpus.matching_store import find_store, open_cached, open_matching_store, refuse_store_of_examples
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.split import Split
-from gpt_cli.corpus.store import SplitStats, Tokens, is_store
+from gpt_cli.corpus.store import SplitStats, Tokens
 from gpt_cli.corpus.tokenize_pipeline import TokenizePipeline
 from gpt_cli.errors import Notify
 from gpt_cli.files import cache_dir
@@ -50,7 +49,7 @@ def open_lazy(
         return LazyCorpus(
             examples.tokenizer, examples.stats, lambda split, i, j: examples.splits[split].tokens[i:j], examples.splits
         )
-    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
+    if (path := find_store(data.source)) is not None:
         store = open_matching_store(path, data, tokenizer)
         return LazyCorpus(store.tokenizer, store.stats, store.read)
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)

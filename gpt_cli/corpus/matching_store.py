@@ -1,5 +1,6 @@
 """Open the token store that a config names or the cache holds, and refuse one that does not match the config."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
@@ -8,6 +9,14 @@ from gpt_cli.corpus.store import SplitSpec, TokenStore, is_store
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError
 from gpt_cli.tokenizer import BPETokenizer, train_tokenizer
+
+
+def find_store(source: str | Sequence[str] | None) -> Path | None:
+    """The token store that a data.source names; None for texts: standard input is one, whatever is called `-`."""
+    if not isinstance(source, str) or source == "-":
+        return None
+    path = find_path(source)
+    return path if is_store(path) else None
 
 
 def open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
@@ -59,7 +68,7 @@ def refuse_store_of_examples(data: DataConfig) -> None:
     if data.format == "text":
         return
     for source in data.sources:
-        if is_store(path := find_path(source)):
+        if (path := find_store(source)) is not None:
             raise RequestError(
                 f"data.format {data.format} reads examples from files: {path} is a token store, which keeps one text",
                 hint="name the files of the examples as data.source: they are encoded when a run begins",

@@ -16,10 +16,10 @@ from gpt_cli.corpus.labelled.prepare_labelled import (
     prepare_labelled,
 )
 from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.corpus.matching_store import open_cached, open_matching_store, refuse_store_of_examples
+from gpt_cli.corpus.matching_store import find_store, open_cached, open_matching_store, refuse_store_of_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.sources import find_files, find_path
+from gpt_cli.corpus.sources import find_files
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import SplitSpec, SplitStats, Tokens, TokenStore, is_store, new_store, write_store
 from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
@@ -71,7 +71,7 @@ def prepare_corpus(
     split that is not there, and UserError for a text too small to split.
     """
     is_text = data.format == "text"
-    if is_text and isinstance(data.source, str) and is_store(path := find_path(data.source)):
+    if is_text and (path := find_store(data.source)) is not None:
         return _corpus_of_store(open_matching_store(path, data, tokenizer), data, with_test)
     refuse_store_of_examples(data)
     if with_test and not data.test_fraction:
@@ -119,7 +119,7 @@ def check_paths(sources: str | list[str]) -> None:
     """Raise as reading does for a path that is not there; nothing is read."""
     for source in [sources] if isinstance(sources, str) else sources:
         is_path = source.isprintable() and source not in ("", "-") and ":" not in source
-        if is_path and not is_store(find_path(source)):
+        if is_path and find_store(source) is None:
             find_files(source, ReaderOptions(), lambda _: None)
 
 
@@ -151,7 +151,7 @@ def learn_tokenizer(
         return learn_from_labelled(divide_labelled(data, note)[0], tokenizer, note)
     if data.format != "text":
         return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
-    if isinstance(data.source, str) and is_store(path := find_path(data.source)):
+    if (path := find_store(data.source)) is not None:
         return open_matching_store(path, data, tokenizer).tokenizer
     return TokenizePipeline.scan(data, tokenizer, note, progress).train_tokenizer()
 

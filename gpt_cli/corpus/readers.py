@@ -67,8 +67,9 @@ def text_file(path: Path, options: ReaderOptions) -> TextFile:
 
 
 def inner_suffix(path: Path) -> str:
-    """The suffix without that of a compression: `.jsonl` for `stories.jsonl.gz`."""
-    return (Path(path.stem) if is_compressed(path) else path).suffix.lower()
+    """The suffix without that of a compression: `.jsonl` for `stories.jsonl.gz`, and for its other name, `.ndjson`."""
+    suffix = (Path(path.stem) if is_compressed(path) else path).suffix.lower()
+    return ".jsonl" if suffix == ".ndjson" else suffix
 
 
 def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:

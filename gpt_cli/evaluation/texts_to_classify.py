@@ -30,7 +30,7 @@ def read_texts_to_classify(path: Path, format_: ExamplesFormat, text_key: str, l
     """
     name, text = file_name(path), read_small_file(path)
     if format_ == "auto":
-        format_ = {".csv": "csv", ".jsonl": "jsonl"}.get(path.suffix.lower(), "lines")  # type: ignore[assignment]
+        format_ = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(path.suffix.lower(), "lines")  # type: ignore[assignment]
     if format_ == "lines" and (label_key is not None or text_key != "text"):
         option = "--text-key" if label_key is None else "--label-key"
         raise RequestError(f"{option} is for CSV and JSON lines", hint="say which with --format")

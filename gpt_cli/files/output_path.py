@@ -9,6 +9,12 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files.safe_io import DiskError, translate_os_errors
 
 
+def refuse_dash(output: Path, what: str = "a directory") -> None:
+    """Raise RequestError for `-`: it means a standard stream, and a file of that name would be read in place of one."""
+    if str(output) == "-":
+        raise RequestError(f"- is no name for {what}: elsewhere it means standard input", hint="choose another name")
+
+
 def require_directory(path: Path, option: str, *, missing: bool = True) -> None:
     """Raise RequestError if `path`, which was given with `option`, is no directory. `missing`: it need not exist."""
     with translate_os_errors("use", path):
@@ -23,6 +29,7 @@ def require_writable(output: Path, option: str | None = "-o") -> None:
 
     `option`: with which it was given, for the hint.
     """
+    refuse_dash(output, "a file")
     another = "choose another file" + ("" if option is None else f" with {option}")
     with translate_os_errors("write", output):
         has_parent, is_directory = output.parent.is_dir(), output.is_dir()

@@ -20,6 +20,7 @@ from gpt_cli.run.checkpoint import CONFIG, is_checkpoint, list_checkpoints
 from gpt_cli.run.directory import hint_at_run
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.open_checkpoint import how_to_train
+from gpt_cli.run.run_files import is_imported
 
 YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput", "accuracy"]
 
@@ -107,6 +108,10 @@ def _draw_run(
         words = _WORDS.get(y, "losses")
         if is_checkpoint(run):
             raise RequestError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
+        if is_imported(run):
+            raise RequestError(
+                f"{run} was imported, not trained: it has no {words}", hint=f"gpt info {quote(str(run))}"
+            )
         raise UserError(
             f"{run} has no {words} over {x} in its metrics.jsonl",
             hint=f"gpt info {quote(str(run))} says what it is" if list_checkpoints(run) else how_to_train(run),

@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any, Protocol
 
 from gpt_cli.config import Config
+from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import Notify, RequestError, UserError
@@ -44,7 +45,7 @@ def load_run_corpus(
             note=note, progress=progress, with_test=with_test,
         )  # fmt: skip
     except UserError as error:
-        _suggest_restoring(error, instead)
+        _suggest_restoring(error, data.source, instead)
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
         raise RequestError(
@@ -86,10 +87,12 @@ def suggest_restoring_text(config: Config) -> Iterator[None]:
     except UserError as error:
         if (run := run_of(config)) is not None:
             further = f"gpt train TEXT train.init_from={quote(str(run))}"
-            _suggest_restoring(error, f"train its model further on another: {further}")
+            _suggest_restoring(error, config.data.source, f"train its model further on another: {further}")
         raise
 
 
-def _suggest_restoring(error: UserError, instead: str) -> None:
-    if error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
+def _suggest_restoring(error: UserError, source: str | list[str] | None, instead: str) -> None:
+    if (store := find_store(source)) is not None:
+        error.hint = f"{store} has changed since the run began: make it again as it was, or {instead}"
+    elif error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
         error.hint = f"restore the text, or {instead}"

@@ -129,7 +129,8 @@ class SamplingParams:
         for name, value in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
             if value:
                 raise RequestError(
-                    f"{name} does not go with {'choices' if self.choices else 'regex'}, which ends the text itself"
+                    f"{name} does not go with {'choices' if self.choices else 'regex'}, which ends the text itself",
+                    hint="beams 0 draws it" if name == "beams" else None,
                 )
 
     @property
@@ -158,7 +159,7 @@ class SamplingParams:
 
         One stop string or choice need not be in a list.
 
-        A pattern, which ends the text itself, resets `stop`, `min_new_tokens` and `beams` unless options have them.
+        A pattern, which ends the text itself, resets `stop` and `min_new_tokens` unless options have them.
         Raises RequestError for an option that there is not.
         """
         if unknown := next((name for name in options if name not in _FIELDS), None):
@@ -166,7 +167,7 @@ class SamplingParams:
             raise RequestError(f"there is no option {unknown}", hint=hint)
         values = {name: off_as_none(name, value) for name, value in options.items()}
         if values.get("choices") or values.get("regex") is not None:
-            values = {"stop": (), "min_new_tokens": 0, "beams": None, **values}
+            values = {"stop": (), "min_new_tokens": 0, **values}
         for name in ("stop", "choices", "logit_bias"):
             if name in values:
                 values[name] = _to_tuple(values[name])

@@ -84,7 +84,9 @@ def _check_sources(sources: Sequence[str]) -> None:
         if source == "-":
             raise RequestError(
                 "a config cannot be fitted to standard input, which is read once",
-                hint="`gpt train -` keeps it in a file and fits a config to that",
+                hint="`gpt train -` keeps it in a file and fits a config to that"
+                if len(sources) == 1
+                else "keep it in a file first, and name that: cat > input.txt",
             )
 
 

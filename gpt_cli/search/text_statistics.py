@@ -7,10 +7,10 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.sources import find_path
-from gpt_cli.corpus.store import TokenStore, is_store
-from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token
+from gpt_cli.corpus.store import TokenStore
+from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
 
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
 _BEGINNING_CHARACTERS = 10 * _VALIDATION_CHARACTERS
@@ -71,9 +71,8 @@ def measure_source(
 
     `fixed` are all values that are not to be chosen. Raises what reading and `TokenStore.open` raise.
     """
-    path = find_path(sources[0])
     data = DataConfig(**{key: requested[f"data.{key}"] for key in _SOURCE_KEYS if f"data.{key}" in requested})
-    if len(sources) == 1 and is_store(path):
+    if len(sources) == 1 and (path := find_store(sources[0])) is not None:
         return _measure_store(path, fixed)
     return _measure_text(data, fixed, has_gpu, progress)
 
@@ -105,7 +104,8 @@ def _measure_text(
     data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
 ) -> TextStatistics:
     counts = _count(data, progress)
-    if fixed.get("tokenizer.kind") != "bpe" and fixed.get("tokenizer.file") is None:
+    existing = existing_tokenizer(fixed)
+    if fixed.get("tokenizer.kind") != "bpe" if existing is None else existing.eot_id is None:
         counts.characters += counts.separators
         counts.size += counts.separators
         counts.validation_characters += counts.validation_separators

@@ -32,7 +32,7 @@ def choose_tokenizer(
     """
     ones = plural(alphabet_size, "distinct one")
     size = f"the text has {plural(characters, 'character')}, {ones}"
-    if (tokenizer := _existing_tokenizer(fixed)) is not None:
+    if (tokenizer := existing_tokenizer(fixed)) is not None:
         tokens = f"{tokenizer.vocab_size:,} {tokenizer.kind} tokens"
         return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."
     vocab_size = choose_vocab_size(beginning[: characters * 9 // 10], characters)
@@ -46,7 +46,7 @@ def choose_tokenizer(
 
 def estimate_bytes_per_token(beginning: str, plan: ConfigValues) -> float:
     """Bytes per token of the BPE of `plan`: measured if its file exists, else its usual figure."""
-    if (tokenizer := _existing_tokenizer(plan)) is not None:
+    if (tokenizer := existing_tokenizer(plan)) is not None:
         sample = beginning[:_SAMPLE_CHARACTERS]
         return max(1.0, len(sample.encode()) / max(1, len(tokenizer.encode(sample))))
     vocab_sizes, bytes_per_token = zip(*_BYTES_PER_TOKEN, strict=True)
@@ -61,7 +61,7 @@ def _choose_kind(characters: int, alphabet_size: int, vocab_size: int, has_gpu: 
     return "char" if is_small_alphabet else "byte"
 
 
-def _existing_tokenizer(plan: ConfigValues) -> Tokenizer | None:
+def existing_tokenizer(plan: ConfigValues) -> Tokenizer | None:
     """The tokenizer of tokenizer.file; None where that is not set, or is a file still to be written."""
     file = plan.get("tokenizer.file")
     if file is None or not Path(file).exists():

@@ -28,6 +28,8 @@ def build_native_engine(
         config.engine == "auto" and (runtime.device.type != "cpu" or config.compile is True)
     ):
         return None
+    if config.engine == "native" and config.compile not in ("auto", False):
+        raise RequestError("runtime.compile is for torch: runtime.engine is native", hint="leave one of them out")
     hint = "runtime.engine=auto"
     reason = f"it computes on a CPU, not on {runtime.device.type}" if runtime.device.type != "cpu" else None
     if reason is None and isinstance(model, SequenceClassifier):

@@ -52,6 +52,7 @@ TOGETHER = (
     "a twenty-second user",
     "a twenty-third user",
     "a twenty-fourth user",
+    "a twenty-fifth user",
 )
 LONGEST = 20  # commands of a test, so that the tests can be shared out
 

@@ -240,9 +240,12 @@ def test_a_setting_out_of_range_or_at_odds_with_another_is_refused(options: dict
 
 
 def test_a_pattern_puts_the_defaults_that_contradict_it_out_of_force() -> None:
-    defaults = SamplingParams(stop=("x",), min_new_tokens=3, beams=2)
+    defaults = SamplingParams(stop=("x",), min_new_tokens=3)
     new_params = defaults.replace({"choices": ["a", "b"], "logit_bias": {"a": 1.0}})
     assert new_params == SamplingParams(choices=("a", "b"), logit_bias=(("a", 1.0),))
+    with pytest.raises(RequestError, match="beams does not go with choices"):  # a search that is asked for is not lost
+        SamplingParams(beams=2).replace({"choices": ["a", "b"]})
+    assert SamplingParams(beams=2).replace({"choices": ["a", "b"], "beams": 0}).beams is None
 
 
 # --- the same names in transformers ---------------------------------------------------------------------------------

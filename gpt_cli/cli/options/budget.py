@@ -74,9 +74,11 @@ def refuse_to_lift(config: "Config", file: Path, overrides: Sequence[str]) -> No
         return
     minutes, budget = config.train.max_minutes, load_config(file).train.budget
     if config.train.budget is None and None not in (minutes, budget):
+        elsewhere = "" if "run_dir" in keys else " run_dir=runs/NAME"  # the run keeps the budget that it was begun with
         raise RequestError(
             f"train.max_minutes {minutes:g} was chosen for train.budget={budget}, and would stay",
-            hint="train.budget=null train.max_minutes=null lifts both; train.steps=N says how long it trains",
+            hint=f"train.budget=null train.max_minutes=null{elsewhere} lifts both, in a new run;"
+            " train.steps=N says how long it trains",
         )
 
 

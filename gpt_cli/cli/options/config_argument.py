@@ -10,16 +10,31 @@ if TYPE_CHECKING:
     from gpt_cli.config import Config
 
 
+def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
+    """The config `file` under `overrides`, all of which have an effect. Raises what `load_config` raises."""
+    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
+    from gpt_cli.config import load_config
+
+    config = load_config(file, overrides)
+    refuse_without_effect(config, overrides)
+    return config
+
+
 def config_or_defaults(arguments: Sequence[str], *, hint: str) -> "Config":
     """The config of the one file among `arguments`, else the defaults, with the overrides among them.
 
     Raises RequestError for a second file, with `hint`, and what `load_config` raises.
     """
+    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
     from gpt_cli.cli.options.train_request import is_override
-    from gpt_cli.config import load_config, parse_config
+    from gpt_cli.config import parse_config
 
     overrides = [argument for argument in arguments if is_override(argument)]
     files = [argument for argument in arguments if argument not in overrides]
     if len(files) > 1:
         raise RequestError(f"give one config, not {len(files)}", hint=hint)
-    return load_config(Path(files[0]), overrides) if files else parse_config("", "the defaults", overrides)
+    if files:
+        return load_effective(Path(files[0]), overrides)
+    config = parse_config("", "the defaults", overrides)
+    refuse_without_effect(config, overrides)
+    return config

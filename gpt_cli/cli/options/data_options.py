@@ -31,8 +31,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     from pydantic import ValidationError
 
     from gpt_cli.config import DataConfig
-    from gpt_cli.corpus.sources import find_path
-    from gpt_cli.corpus.store import is_store
+    from gpt_cli.corpus.matching_store import find_store
 
     if not 0 < keys["val_fraction"] < 1:
         raise RequestError(f"--val-fraction must lie between 0 and 1, not {keys['val_fraction']}")
@@ -44,7 +43,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     for source in corpus:
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
-        if "\0" not in source and is_store(find_path(source)):
+        if "\0" not in source and find_store(source) is not None:
             hint = f"train on it as it is: gpt train {quote(source)}; or give the text that it was made of"
             raise RequestError(f"{source} is a token store already, not text", hint=hint)
     refuse_twice(corpus)

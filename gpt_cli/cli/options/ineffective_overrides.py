@@ -6,8 +6,7 @@ from gpt_cli.cli.options.data_options import refuse_text_key
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.config.presets import RECIPES
-from gpt_cli.corpus.sources import find_path
-from gpt_cli.corpus.store import is_store
+from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG
 from gpt_cli.run.run_files import run_of
@@ -64,11 +63,9 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
             )
         if key == "data.text_key" and config.data.source is not None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
-        if (
-            key in ("data.encoding", "data.text_key")
-            and isinstance(config.data.source, str)
-            and is_store(find_path(config.data.source))
-        ):
+        of_text = key in ("data.encoding", "data.text_key")
+        of_text = of_text or (is_changed and key in ("tokenizer.train_bytes", "tokenizer.allow_special"))
+        if of_text and find_store(config.data.source) is not None:
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
 
 

@@ -59,7 +59,7 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
     name, text = file_name(path), read_small_file(path, "the prompt")
-    if format_ == "jsonl" or (format_ == "auto" and path.suffix == ".jsonl"):
+    if format_ == "jsonl" or (format_ == "auto" and path.suffix in (".jsonl", ".ndjson")):
         with as_request_error():
             try:
                 objects = list(json_objects(text, name, "prompt"))

@@ -11,6 +11,7 @@ from gpt_cli.cli.options.budget import refuse_another_length, refuse_to_lift
 from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin, keep_stdin_of, refuse_stdin_as_val_source
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
@@ -278,6 +279,7 @@ def _refuse_key(source: str) -> None:
 
 def _refuse_below_file(run: Path) -> None:
     """Raise RequestError where no run can be made, because what should be a folder around it is a file."""
+    refuse_dash(run, "a run")
     for parent in run.parents:
         if os.path.lexists(parent):
             if not parent.is_dir():

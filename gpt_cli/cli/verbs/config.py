@@ -38,12 +38,13 @@ def show(
 
     Example: gpt config show configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.config import explain, load_config, to_yaml_scalar
+    from gpt_cli.cli.options.config_argument import load_effective
+    from gpt_cli.config import explain, to_yaml_scalar
     from gpt_cli.terminal.table import terminal_columns
 
     if (file / "run.json").is_file():
         file = file / "config.yaml"
-    rows = explain(load_config(file, overrides or ()), file, overrides or ())
+    rows = explain(load_effective(file, overrides or ()), file, overrides or ())
     if json:
         fields = ("value", "origin", "description")
         print_json({row.key: {field: getattr(row, field) for field in fields} for row in rows})
@@ -114,6 +115,12 @@ def init(
         hint = f"gpt config show {quote(text)} prints what it says"
         raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)
 
+    if others := [word for word in overrides or [] if "=" not in word]:
+        hint = (
+            f"fit one to all of them: gpt config init {quote(str(text))} data.source=[{','.join([str(text), *others])}]"
+        )
+        raise RequestError(f"one TEXT at a time: {others[0]} is a second one", hint=hint)
+
     path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
     printed = str(path) == "-"
     with translate_os_errors("write", path):
@@ -140,7 +147,9 @@ def _starter() -> str:
 
 
 def _fitted(source: str, overrides: list[str]) -> str:
+    from gpt_cli.cli.options.data_options import refuse_twice
     from gpt_cli.cli.options.fit_config import fit_to_this_machine
+    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
     from gpt_cli.config import comment, dump_config, parse_config
     from gpt_cli.config.load import parse_overrides
 
@@ -152,9 +161,12 @@ def _fitted(source: str, overrides: list[str]) -> str:
                 f"{key} decides on more than a config fitted to a text: `gpt train` chooses all of it together",
                 hint=f"{' '.join(command)}; the config is then that of the run",
             )
-    fitted, reasons = fit_to_this_machine({**values, "data.source": source}, "runs/text")
-    heading = comment([f"Fitted to {source} and the machine it was written on.", *reasons])
+    values = {"data.source": source, **values}  # an override may name more texts
+    refuse_twice(values["data.source"])
+    fitted, reasons = fit_to_this_machine(values, "runs/text")
+    heading = comment([f"Fitted to {', '.join(fitted.data.sources)} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.
     content = dump_config(fitted.model_copy(update={"run_dir": None}), full=False)
-    changed = dump_config(parse_config(content, "the fitted config", overrides), full=False)
-    return "\n".join([*heading, "", changed])
+    changed = parse_config(content, "the fitted config", overrides)
+    refuse_without_effect(changed, overrides)
+    return "\n".join([*heading, "", dump_config(changed, full=False)])

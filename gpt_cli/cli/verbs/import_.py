@@ -10,6 +10,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.files.safe_io import translate_os_errors
 
 _CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
@@ -58,6 +59,7 @@ def import_(
             f"one model becomes one run, and {arguments[2]} is a third name", hint=f"{before}: {' '.join(command)}"
         )
     run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(abspath(source)).stem)
+    refuse_dash(run_dir, "a run")
     if kind == "gguf" or (kind is None and _is_gguf(Path(source))):
         from gpt_cli.export.gguf_reading import import_gguf
 

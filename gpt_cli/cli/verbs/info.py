@@ -39,12 +39,14 @@ def info(
     if path is not None and (
         (path.is_file() and path.suffix not in (".safetensors", ".gguf")) or path.suffix.lower() in (".yaml", ".yml")
     ):
+        from gpt_cli.cli.options.config_argument import load_effective
+
+        config = load_effective(path, overrides or [])
         figures = info_of_config(path, overrides or [], note)
         if devices is not None:
-            from gpt_cli.config import load_config
             from gpt_cli.training.device_share import device_share
 
-            share = device_share(load_config(path, overrides or []), figures.vocab_size, devices)
+            share = device_share(config, figures.vocab_size, devices)
     elif devices is not None:
         raise RequestError(
             "--devices is for a config file: a run has been trained already",

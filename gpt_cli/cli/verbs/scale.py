@@ -8,6 +8,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
+from gpt_cli.files.output_path import refuse_dash
 
 
 def scale(
@@ -56,6 +57,7 @@ def scale(
     if request.file is None and (Path(config.run_dir) / "config.yaml").is_file():
         note(f"{config.run_dir} exists, and its config is scaled; run_dir=runs/NAME fits one to this machine")
     home = out or Path("scales", Path(config.run_dir).name)
+    refuse_dash(home)
     result, code = run_scale(ScaleRequest(config, float(seconds), home, device_flops), note, jobs)
     if result is None:
         note("stopped; the same command goes on from here")

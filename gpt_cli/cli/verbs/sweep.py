@@ -7,6 +7,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
+from gpt_cli.files.output_path import refuse_dash
 
 if TYPE_CHECKING:
     from gpt_cli.search.sweep.sweep import SweepRequest
@@ -88,6 +89,7 @@ def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | 
         seeds = _SEEDS if axes else 1  # without a key it is refused: to train a config some times is to be asked for
     name = config.parent.name if config.name == "config.yaml" else config.stem
     request = SweepRequest(config, fixed, axes, seeds, out or Path("sweeps", to_slug(name)))
+    refuse_dash(request.home)
     _refuse_without_effect(request)
     return request
 

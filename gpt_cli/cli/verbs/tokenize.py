@@ -23,6 +23,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.tokenizer_comparison import compare_tokenizers
 from gpt_cli.errors import RequestError
+from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
 
@@ -261,6 +262,7 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
     from gpt_cli.corpus.prepare import tokenize_corpus
     from gpt_cli.corpus.store import is_store
 
+    refuse_dash(out)
     with translate_os_errors("create", out):
         is_other = out.exists() and not is_store(out) and not (out.is_dir() and not any(out.iterdir()))
     if is_other:

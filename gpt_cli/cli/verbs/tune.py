@@ -27,13 +27,13 @@ def tune(
 
     Example: gpt tune configs/quickstart.yaml -o lr.png
     """
-    from gpt_cli.config import load_config
+    from gpt_cli.cli.options.config_argument import load_effective
     from gpt_cli.report.figure_io import check_output
     from gpt_cli.report.range_test import draw_range_test
     from gpt_cli.search.lr_range_test import lr_range_test
 
     check_output(output, hint="gpt tune CONFIG -o lr.png")
-    test = lr_range_test(load_config(config, overrides or []), note, steps)
+    test = lr_range_test(load_effective(config, overrides or []), note, steps)
     draw_range_test(test, output)
     note(f"wrote {output}")
     if json:

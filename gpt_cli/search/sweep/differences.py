@@ -18,6 +18,7 @@ METHOD = (
     " Intervals are of Student's t, at 95 % for all comparisons with the best together (Bonferroni)."
 )
 ONE_SEED = "One seed each: --seeds 3 measures how far seeds alone move the loss."
+ONE_SEED_YET = "One seed each so far: the runs that are left measure how far seeds alone move the loss."
 
 
 @dataclass(frozen=True)

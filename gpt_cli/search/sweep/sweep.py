@@ -120,10 +120,19 @@ def open_plan(home: Path, plan: SweepPlan, *, is_limited: bool) -> SweepPlan:
         lines = config_changes(saved.config, plan.config)
     if lines:
         raise RequestError(f"{home} is a sweep of another request{''.join(lines)}", hint=_ANOTHER)
-    resumed = replace(saved, seeds=plan.seeds, trials=plan.trials if is_limited else saved.trials)
+    trials = saved.trials
+    if is_limited and plan.trials is not None:  # the runs that there are count whatever the limit is now
+        trials = max(plan.trials, _trials_begun(home))
+    resumed = replace(saved, seeds=plan.seeds, trials=trials)
     if resumed != saved:
         _write_plan(path, resumed)
     return resumed
+
+
+def _trials_begun(home: Path) -> int:
+    """The combinations of a search that have a run in `home`: the first ones, which are numbered from 0."""
+    numbers = [name.partition("-")[0] for name in list_directory(home)]
+    return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
 
 
 def _write_plan(path: Path, plan: SweepPlan) -> None:

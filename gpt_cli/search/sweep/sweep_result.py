@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpt_cli.config import comment, dump_config
 from gpt_cli.files import replace_file
 from gpt_cli.search.sweep.axes import overrides_of, to_json
-from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, Difference, compare
+from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, ONE_SEED_YET, Difference, compare
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.search_source import SearchSource
 from gpt_cli.search.sweep.sweep import Runs
@@ -137,7 +137,8 @@ def collect(
     if best is not None:  # a setting with fewer seeds may have a lower mean
         ranked.remove(best)
         ranked.insert(0, best)
-    method = ONE_SEED if most_seeds < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
+    one_seed = ONE_SEED if runs.request.seeds < 2 else ONE_SEED_YET
+    method = one_seed if most_seeds < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
     axes = [to_json(axis) for axis in runs.request.axes]
     return SweepResult(str(runs.request.home), measure, ranked, axes, method, total, len(outcomes), left)
 
