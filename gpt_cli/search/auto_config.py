@@ -18,7 +18,7 @@ from gpt_cli.search.regularization import regularization
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 from gpt_cli.terminal.plural import plural
 
-_EPOCHS = 20  # of training from random weights
+_EPOCHS, _EPOCHS_ON_GPU = 20, 9.8  # of training from random weights; a GPU's model is larger, and so are its steps
 _TUNING_EPOCHS = 3  # of training a trained model further
 _MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
@@ -26,6 +26,7 @@ _NOT_IN_BASE_CONFIG = ("optim.lr", "optim.adamw_lr", "tokenizer.unknown")
 """Values that a base brings along and its own config does not hold."""
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
+_RATE_ON_GPU = 0.015
 
 
 def fit_config(
@@ -58,18 +59,18 @@ def fit_config(
 
     plan = {**chosen, **fixed}
     tokens_per_step = plan["train.batch_size"] * plan["model.context_length"]
-    epoch_limit = _EPOCHS if base is None else _TUNING_EPOCHS
+    epoch_limit = (_EPOCHS_ON_GPU if has_gpu else _EPOCHS) if base is None else _TUNING_EPOCHS
     step_limit = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
     chosen["train.steps"] = min(max(100, math.ceil(epoch_limit * text.training_tokens / tokens_per_step)), step_limit)
     steps = fixed.get("train.steps", chosen["train.steps"])
     epochs = steps * tokens_per_step / max(1.0, text.training_tokens)
     by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
-    chosen |= regularization(epochs, chooses_decay=base is None and by_muon)
+    chosen |= regularization(epochs, tokens_per_step, chooses_decay=base is None and by_muon)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
     if base is None and "recipe" not in fixed:
         chosen["model.previous_token_init"] = None
-        if epochs <= _FEW_EPOCHS and not has_gpu and "optim.name" not in fixed:
-            chosen["optim.lr"] = _RATE_OF_FEW_EPOCHS
+        if "optim.name" not in fixed and (has_gpu or epochs <= _FEW_EPOCHS):
+            chosen["optim.lr"] = _RATE_ON_GPU if has_gpu else _RATE_OF_FEW_EPOCHS
 
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)
@@ -96,7 +97,7 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
     elif not has_gpu:
         n_layer, n_head, n_embd, batch_size = 4, 4, 128, 16
     elif text.tokens < 5_000_000:
-        n_layer, n_head, n_embd, batch_size = 6, 6, 384, 64
+        n_layer, n_head, n_embd, batch_size = 6, 6, 384, 16  # configs/shakespeare_gpu.yaml
     else:
         n_layer, n_head, n_embd, batch_size = 12, 12, 768, 64
     n_head, n_embd = fixed.get("model.n_head", n_head), fixed.get("model.n_embd", n_embd)
@@ -104,12 +105,13 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         multiple = 2 if _position(fixed) == "rope" else 1  # of head_dim
         n_head = next((n for n in range(n_head, 0, -1) if n_embd % (multiple * n) == 0), 1)
     n_embd = -(-n_embd // (2 * n_head)) * 2 * n_head  # valid with any position; that asked for is applied by the caller
+    longest = (512 if n_layer == 6 else 256) if has_gpu else 128
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "train.batch_size": batch_size,
-        "model.context_length": fitting_context(text.validation_tokens, 256 if has_gpu else 128),
+        "model.context_length": fitting_context(text.validation_tokens, longest),
     }
 
 

@@ -54,6 +54,20 @@ LADDER = (
 A token of a BPE is two to four characters, so its batches have half as many: better on two of three texts, and 0.02
 bits per byte worse on the third (docs/recipes.md).
 """
+GPU_LADDER = (
+    ((4, 4, 128), 256, 16),
+    ((4, 4, 256), 256, 16),
+    ((6, 6, 384), 256, 16),
+    ((6, 6, 384), 512, 16),
+    ((6, 6, 384), 512, 32),
+    ((8, 8, 512), 512, 16),
+    ((8, 8, 512), 512, 32),
+    ((12, 12, 768), 1024, 32),
+)
+"""The same for a GPU, where the smallest of these take as long: the time that launching their kernels takes."""
+MOST_EPOCHS, MOST_EPOCHS_OF_LARGE_STEPS, LARGE_STEP = 24, 10, 8_192
+"""Passes over the text after which a run ends, whatever time is left, with steps of fewer or more tokens: more were not
+measured (docs/recipes.md), and 24 with large ones taught a GPU's model the text by heart."""
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
 _SLACK = 0.98  # of the time; a machine that turns out slower has its schedule shortened (`ScheduleClock`)
@@ -113,6 +127,7 @@ def predict_choice(
     steps = int((_SLACK * seconds - evaluations * evaluation) / seconds_per_step)
     if steps < _FEWEST_STEPS:
         return None
+    steps = min(steps, max(_FEWEST_STEPS, most_steps(candidate, train_tokens)))
     tokens = steps * candidate.tokens_per_step
     return BudgetChoice(
         candidate,
@@ -120,6 +135,12 @@ def predict_choice(
         BUDGET_LAW.expected_loss(candidate.parameters, candidate.context_length, steps, tokens, train_tokens),
         evaluations,
     )
+
+
+def most_steps(candidate: BudgetCandidate, train_tokens: int) -> int:
+    """The steps in which `candidate` reads the text as often as is worth it."""
+    is_large = candidate.tokens_per_step >= LARGE_STEP
+    return (MOST_EPOCHS_OF_LARGE_STEPS if is_large else MOST_EPOCHS) * train_tokens // candidate.tokens_per_step
 
 
 def best_choice(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float) -> BudgetChoice:
@@ -147,7 +168,7 @@ def chosen_values(
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "model.context_length": candidate.context_length,
-        **regularization(epochs, chooses_decay=chooses_decay),
+        **regularization(epochs, candidate.tokens_per_step, chooses_decay=chooses_decay),
         "train.batch_size": candidate.batch_size,
         "train.steps": steps,
         "train.max_minutes": round(OVERRUN * seconds / 60.0, 4),
@@ -195,7 +216,11 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
         return left, [(one, how(one, is_evaluated=stops_early, eval_every=eval_every)) for one in measured]
 
     note(f"measuring how fast models of several sizes train here, for up to {max(1, round(seconds / 10)):,} s")
-    for ladder in _open_candidates(config, written, len(corpus.val)):
+    candidates = _open_candidates(config, written, len(corpus.val), runtime.device.type)
+    if runtime.device.type != "cpu":  # the first step on a GPU loads its libraries, which takes seconds
+        time_candidate(with_values(config, candidates[0]), corpus, runtime, note)
+    measuring = time.perf_counter()
+    for ladder in candidates:
         try:
             measured.append(time_candidate(with_values(config, ladder), corpus, runtime, note))
         except (MemoryError, RuntimeError) as error:
@@ -204,11 +229,13 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
             break
         losses = [math.inf if choice is None else choice.loss for _, choice in predict_all()[1]]
         are_worse = len(losses) > 2 and min(losses[-2:]) > min(losses) + 0.05
-        if time.perf_counter() - started > seconds / 10 or are_worse:
+        if time.perf_counter() - measuring > seconds / 10 or are_worse:
             break  # those after take as long or longer; one alone may have been disturbed
     left, predictions = predict_all()
     choice = best_choice(predictions, left)
     note("\n".join(explain_choice(choice, predictions, left)))
+    if choice.steps >= most_steps(choice.candidate, sizes[0]):
+        note("it ends sooner: it would read the text so often that it learned it by heart")
     has_own = config.train.init_from is not None or config.recipe is not None or config.optim.name != "muon"
     chosen = chosen_values(choice, left, sizes[0], chooses_decay=not has_own)
     values = {key: value for key, value in chosen.items() if key not in written}
@@ -247,10 +274,12 @@ def choice_of_run(config: Config, run: Config, written: frozenset[str]) -> Confi
     return with_values(config, {key: get_key(run, key) for key in CHOSEN if key not in written})
 
 
-def _open_candidates(config: Config, written: frozenset[str], val_tokens: int) -> list[dict[str, Any]]:
-    """The rungs of LADDER as {key: value}, without keys that are set."""
+def _open_candidates(
+    config: Config, written: frozenset[str], val_tokens: int, device_type: str
+) -> list[dict[str, Any]]:
+    """The rungs of the device's ladder as {key: value}, without keys that are set."""
     candidates: list[dict[str, Any]] = []
-    for shape, context_length, batch_size in LADDER:
+    for shape, context_length, batch_size in LADDER if device_type == "cpu" else GPU_LADDER:
         values: dict[str, Any] = {}
         if not written & set(SHAPE):
             values |= dict(zip(SHAPE, shape, strict=True))

@@ -19,7 +19,7 @@ from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import num_parameters
-from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.search import time_budget, timing
 from gpt_cli.search.budget_law import BUDGET_LAW
 from gpt_cli.search.regularization import regularization
@@ -141,11 +141,58 @@ def test_of_an_equal_minute_the_context_is_the_one_that_ended_lowest_on_texts_of
     assert pick(measured, 60, unique, unique // 9).candidate.context_length == chosen
 
 
-@given(st.floats(0, 100), st.floats(0, 100))
-def test_a_text_that_is_read_more_often_is_never_regularized_less(few, many):
+@pytest.mark.parametrize(
+    ("epochs", "tokens_per_step", "decay"),
+    [
+        (9.1, 2_048, 0.4),
+        (9.1, 4_096, 0.4),
+        (9.8, 8_192, 1.6),
+        (9.1, 16_384, 3.2),
+        (9.1, 10**6, 3.2),
+        (2.9, 16_384, 0.2),
+    ],
+)
+def test_large_steps_of_a_repeated_text_decay_in_proportion_as_was_measured(epochs, tokens_per_step, decay):
+    """The losses that were measured are in docs/recipes.md, Weight decay and dropout by number of epochs."""
+    assert regularization(epochs, tokens_per_step, chooses_decay=True)["optim.weight_decay"] == decay
+
+
+@given(st.integers(64, 10**6), st.integers(1_000, 10**8), st.floats(10, 10**5))
+def test_a_run_reads_its_text_no_more_often_than_was_measured(tokens_per_step, train_tokens, seconds):
+    candidate = replace(MIDDLE, tokens_read=tokens_per_step)
+    if (choice := predict_choice(candidate, seconds, train_tokens, train_tokens // 9)) is not None:
+        limit = time_budget.MOST_EPOCHS_OF_LARGE_STEPS if tokens_per_step >= 8_192 else time_budget.MOST_EPOCHS
+        assert choice.steps == 20 or choice.steps * tokens_per_step <= limit * train_tokens
+
+
+def test_a_gpu_has_a_ladder_of_its_own_and_loads_its_libraries_before_anything_is_measured(book, monkeypatch):
+    monkeypatch.chdir(book.parent)
+    measurements, now = pretend_to_measure(monkeypatch), [0.0]
+    monkeypatch.setattr(time_budget, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    measure = time_budget.time_candidate
+
+    def loading(config, *rest):
+        now[0] += 0.1 if measurements else 5.0  # more than the tenth of 40 s that measuring may take
+        return replace(measure(config, *rest), seconds_per_step=0.02)
+
+    monkeypatch.setattr(time_budget, "time_candidate", loading)
+    monkeypatch.setattr(time_budget, "setup_runtime", lambda _: Runtime(torch.device("cuda"), "bf16", 1))
+    corpus = prepare_corpus(DataConfig(source="book.txt"), TokenizerConfig(kind="char"), note=lambda _: None)
+    config = parse_config("", "t", ["data.source=book.txt", "tokenizer.kind=char"])
+    notes: list[str] = []
+    chosen = time_budget.config_for_budget(config, 40.0, corpus, frozenset(), notes.append)
+    shapes = [(c.model.n_layer, c.model.n_head, c.model.n_embd) for c in measurements]
+    assert shapes[0] == shapes[1]
+    assert list(dict.fromkeys(shapes)) == list(dict.fromkeys(shape for shape, _, _ in time_budget.GPU_LADDER))
+    assert chosen.train.steps * chosen.train.batch_size * chosen.model.context_length <= 24 * len(corpus.train)
+    assert "learned it by heart" in notes[-1]
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.integers(1, 10**6))
+def test_a_text_that_is_read_more_often_is_never_regularized_less(few, many, tokens):
     few, many = sorted((few, many))
     for epochs_decide in (True, False):
-        less, more = (regularization(epochs, chooses_decay=epochs_decide) for epochs in (few, many))
+        less, more = (regularization(epochs, tokens, chooses_decay=epochs_decide) for epochs in (few, many))
         assert less.keys() == more.keys() == {"model.dropout", *(["optim.weight_decay"] if epochs_decide else [])}
         assert all(less[key] <= more[key] for key in less)
 

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
+from gpt_cli.config import dump_config, load_config, parse_config, to_yaml_scalar
+from gpt_cli.config.keys import get_key
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.search.auto_config import fit_config
 from gpt_cli.search.text_statistics import measure_source
+from tests.support.command import ROOT
 
 ENGLISH = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(1000)
@@ -163,6 +165,17 @@ def test_a_hundred_megabytes_are_fitted_too(tmp_path: Path, has_gpu: bool) -> No
     config, _ = fit(path, has_gpu, cores=64)
     assert config.data.val_fraction == pytest.approx(0.01)
     assert config.model.dropout == 0
+
+
+def test_a_megabyte_on_a_gpu_is_trained_as_the_config_that_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    path.write_text(text_of(1_115_394))
+    fitted, _ = fit(path, has_gpu=True)
+    measured = load_config(ROOT / "configs" / "shakespeare_gpu.yaml")
+    for key in ("model.n_layer", "model.n_embd", "model.context_length", "model.dropout", "train.batch_size"):
+        assert get_key(fitted, key) == get_key(measured, key), key
+    assert (fitted.optim.lr, fitted.optim.weight_decay) == (measured.optim.lr, measured.optim.weight_decay)
+    assert fitted.train.steps == pytest.approx(measured.train.steps, rel=0.05)
 
 
 def test_a_text_that_is_read_often_is_trained_at_the_higher_rate(tmp_path: Path) -> None:
