@@ -295,6 +295,7 @@ def test_a_sweep_cut_short_compares_by_the_seeds_that_all_settings_have(folder: 
     limited = ("--seeds", "2", "--max-runs", "4", "--out", "cut", "--json")
     result = json.loads(gpt_here("sweep", "tiny.yaml", "optim.lr=0.00001,0.01,0.02", *limited).stdout)
     assert result["ended"] == 4
+    assert result["method"].startswith("One seed each so far")
     assert [len(setting["losses"]) for setting in result["settings"]] == [1, 1, 1]
     losses = [setting["mean"] for setting in result["settings"]]
     assert losses == sorted(losses)
@@ -311,7 +312,7 @@ def test_a_search_tries_no_values_twice_and_ends_when_all_are_tried(folder: Path
 def test_a_search_goes_on_with_more_runs_and_keeps_those_it_has(folder: Path, gpt_here: Command) -> None:
     home = folder / "more"
     search = ("sweep", "tiny.yaml", "optim.lr=0.001..0.1", "train.steps=6", "eval.every=null", "--out", "more")
-    for runs, expected in (("2", 2), ("4", 4), (None, 4)):
+    for runs, expected in (("2", 2), ("4", 4), (None, 4), ("3", 4)):  # a lower limit forgets no run there is
         limit = () if runs is None else ("--max-runs", runs)
         before = {path.name: weights(path) for path in home.glob("*seed*")}
         result = json.loads(gpt_here(*search, "--seeds", "1", "--json", *limit).stdout)
