@@ -68,8 +68,12 @@ def prepare_run_corpus(
 def _prepare(config: Config, tokenizer: Path, fingerprint: str, **options: Any) -> Corpus:
     """The text of `config`, in the tokens of the file `tokenizer` if the text has the `fingerprint`.
 
-    Another version of `gpt` may have learned another BPE from a sample of the text.
+    Another version of `gpt` may have learned another BPE from a sample of the text, and tokenizer.file may have been
+    replaced since the run began.
     """
+    if config.tokenizer.file is not None and tokenizer.is_file():
+        own = config.tokenizer.model_copy(update={"file": str(tokenizer)})
+        return prepare_corpus(config.data, own, **options)
     corpus = prepare_corpus(config.data, config.tokenizer, **options)
     is_learned = config.tokenizer.kind == "bpe" and config.tokenizer.file is None
     if not is_learned or corpus.fingerprint != fingerprint or not tokenizer.is_file():

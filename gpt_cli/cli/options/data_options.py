@@ -1,6 +1,8 @@
 """The options that say which texts are meant and how they are divided, as the data section of a config."""
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +43,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
     refuse_text_key(corpus, keys["text_key"])
     for source in corpus:
+        _refuse_key(source, keys)
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and find_store(source) is not None:
@@ -58,6 +61,19 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         first = error.errors()[0]
         key = "".join(f"{part}: " for part in first["loc"][:1])
         raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
+
+
+def _refuse_key(source: str, options: Mapping[str, Any]) -> None:
+    """Raise RequestError for a key of a config in place of a text, unless there is a file of that name."""
+    key = re.fullmatch(r"([a-z]+)\.([a-z_]+)=(.*)", source)
+    if key is None or os.path.lexists(source):
+        return
+    section, name, value = key.groups()
+    is_option = section == "data" and name in options
+    raise RequestError(
+        "this takes texts and options: keys of a config are for gpt train",
+        hint=f"--{name.replace('_', '-')} {quote(value)}" if is_option else "leave it out",
+    )
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:

@@ -99,6 +99,12 @@ def _refuse_without_effect(request: "SweepRequest") -> None:
     from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
     from gpt_cli.search.sweep.axes import corners, overrides_of
 
+    for axis in request.axes:
+        if axis.key.startswith(("sample.", "log.", "checkpoint.")):
+            raise RequestError(
+                f"{axis.key} has no effect here: no loss depends on it",
+                hint="gpt sample compares texts" if axis.key.startswith("sample.") else "leave it out",
+            )
     refusals = []
     for point in corners(request.axes):
         try:

@@ -128,6 +128,9 @@ def sort_labels(labels: Iterable[str]) -> list[str]:
     return sorted(different)
 
 
+_FOLDER_HINT = "labels are the names of folders of text files, or stand under a key of .jsonl, .csv and .parquet"
+
+
 def _check_labels(texts: Sequence[LabelledText]) -> None:
     """Raise UserError if all texts have the same label, or a label occurs only once."""
     by_label: dict[str, list[LabelledText]] = {}
@@ -135,18 +138,17 @@ def _check_labels(texts: Sequence[LabelledText]) -> None:
         by_label.setdefault(text.label, []).append(text)
     if len(by_label) == 1:
         subject = "the one text has" if len(texts) == 1 else f"all {len(texts):,} texts have"
-        folder_hint = "labels are the names of folders of text files, or stand under a key of .jsonl, .csv and .parquet"
         raise UserError(
             f"{subject} the label '{_escaped_label(texts[0])}': there is nothing to tell apart",
             where=texts[0].where,
-            hint="data.label_key=KEY names the key of the label" if texts[0].is_record else folder_hint,
+            hint="data.label_key=KEY names the key of the label" if texts[0].is_record else _FOLDER_HINT,
         )
     singles = [texts_of_label[0] for texts_of_label in by_label.values() if len(texts_of_label) == 1]
     if singles and len(singles) > len(by_label) / 2:
         raise UserError(
             f"there are {len(by_label):,} labels for {len(texts):,} texts, and {len(singles):,} of them are seen once",
             where=singles[0].where,
-            hint="data.label_key=KEY names the key of the label",
+            hint="data.label_key=KEY names the key of the label" if singles[0].is_record else _FOLDER_HINT,
         )
     if singles:
         raise UserError(
