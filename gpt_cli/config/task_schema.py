@@ -53,7 +53,10 @@ def task_problem(config: "Config") -> str | None:
         if not config.model.causal:
             return "model.causal false needs task.kind classes: the next token must not be seen"
         changed = [key for key, value in task if value != type(task).model_fields[key].default]
-        return f"task.{changed[0]} needs task.kind classes" if changed else None
+        if not changed:
+            return None
+        default = type(task).model_fields[changed[0]].default
+        return f"task.{changed[0]} needs task.kind classes, or to be {'null' if default is None else default}"
     weights = len(task.class_weights) if isinstance(task.class_weights, list) else 0
     n_labels = len(task.labels or ())
     refused = {

@@ -9,7 +9,7 @@ from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import read_config_file
 from gpt_cli.config.paths import as_written
 from gpt_cli.errors import RequestError
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, checkpoint_step, list_checkpoints
 from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
 from gpt_cli.tokenizer import load_tokenizer
 
@@ -47,7 +47,20 @@ def refuse_another_config(config: Config) -> Changes:
     if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
         changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
     _refuse_fixed_changes(run, changes)
+    _refuse_fewer_steps(run, changes)
     return changes
+
+
+def _refuse_fewer_steps(run: Path, changes: Changes) -> None:
+    """Raise RequestError if `changes` ask for fewer steps than the run at `run` has saved."""
+    if "train.steps" not in changes or not (checkpoints := list_checkpoints(run)):
+        return
+    saved, steps = checkpoint_step(checkpoints[0]), changes["train.steps"][1]
+    if steps < saved:
+        raise RequestError(
+            f"train.steps is {steps:,}, and {run} has {saved:,} steps already",
+            hint=f"fewer in a run of its own: run_dir=runs/NAME; or more than {saved:,} steps here",
+        )
 
 
 def _changes(path: Path, config: Config) -> Changes:
@@ -84,6 +97,7 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
     for another tokenizer or text."""
     changes = _changes(path, config)
     _refuse_fixed_changes(path, changes)
+    _refuse_fewer_steps(path, changes)
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:

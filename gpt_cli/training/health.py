@@ -17,7 +17,7 @@ def nonfinite_error(step: int, loss: float, grad_norms: Tensor | None, state: Tr
     bad = _first_bad(state, grad_norms, math.isfinite(loss))
     name = "loss" if grad_norms is not None else "validation loss"
     problem = f"the {name} is {loss} at step {step}" if bad is None else f"{bad} is not finite at step {step}"
-    hint = "train into another run_dir with smaller learning rates, or optim.grad_clip=1; what was saved before is good"
+    hint = "train into another run_dir with smaller learning rates (optim.lr, optim.adamw_lr); what was saved is good"
     if step == 0:
         hint = "no update was made: the initial weights are too large or too small, as model.init_std says"
     return NonFiniteError(f"{problem}: training stopped, nothing of it was saved", hint=hint)

@@ -42,8 +42,7 @@ class Stopping:
         minutes = self.config.max_minutes
         self.clock.advance_to(step, seconds)
         if self.reason is None and step >= self.config.steps:
-            all_of_them = f"all {step:,} steps are done" if step != 1 else "the only step is done"
-            self.reason = f"train.steps is {self.config.steps:,}" if step > self.config.steps else all_of_them
+            self.reason = f"all {step:,} steps are done" if step != 1 else "the only step is done"
         elif self.reason is None and self.clock.is_over:
             self.reason = (
                 f"train.budget ({self.config.budget}) is used up: {step:,} steps of {self.config.steps:,}, which"

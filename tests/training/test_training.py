@@ -199,11 +199,13 @@ def test_a_stopped_run_tells_the_loss_of_the_step_that_it_saved_or_none(tmp_path
     assert end_event["step"] == 7
 
 
-def test_fewer_steps_than_are_done_is_a_finished_run(tmp_path):
-    run(make_config(tmp_path))
-    summary = run(make_config(tmp_path, "train.steps=6"))
-    assert summary.stopped == "train.steps is 6"
-    assert summary.steps == 12
+def test_fewer_steps_than_are_saved_are_refused_and_change_nothing(tmp_path):
+    run_dir = Path(run(make_config(tmp_path)).run_dir)
+    before = (run_dir / "config.yaml").read_bytes()
+    with pytest.raises(RequestError, match=r"train\.steps is 6, and .* has 12 steps already"):
+        run(make_config(tmp_path, "train.steps=6"))
+    assert (run_dir / "config.yaml").read_bytes() == before
+    assert run(make_config(tmp_path, "train.steps=14")).steps == 14
 
 
 def test_a_run_interrupted_before_anything_was_measured_says_how_it_ended(tmp_path, monkeypatch):

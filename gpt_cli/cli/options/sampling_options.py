@@ -1,6 +1,7 @@
 """The options of verbs that sample, each declared once, and the sampling settings that were set by them."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -82,7 +83,16 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
         settings["logit_bias"] = [parse_bias(text) for text in settings["logit_bias"]]
     if settings.get("choices") is not None:
         settings["choices"] = settings["choices"].split(",")
+        note_spaces("--choices", settings["choices"])
     return {name: value for name, value in settings.items() if value is not None}  # type: ignore[return-value]
+
+
+def note_spaces(option: str, texts: Sequence[str]) -> None:
+    """Say so where only some of the `texts` of an option begin with a space, which is a part of them."""
+    if len({text.startswith(" ") for text in texts}) == 2:
+        spaced = next(text for text in texts if text.startswith(" "))
+        stripped = quote(",".join(text.lstrip(" ") for text in texts))
+        note(f"{spaced!r} of {option} begins with a space, which belongs to it; without: {option} {stripped}")
 
 
 def sampling_params(defaults: "SampleConfig", seed: int | None, options: "SamplingOptions") -> "SamplingParams":

@@ -14,7 +14,7 @@ from gpt_cli.files.output_path import refuse_dash
 def scale(
     arguments: Annotated[
         list[str],
-        typer.Argument(metavar="TEXT|CONFIG|section.key=value", help="What is to be trained, and changes to it."),
+        typer.Argument(metavar="TEXT|CONFIG|RUN|section.key=value", help="What is to be trained, and changes to it."),
     ],
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for all runs together, such as 2h.")] = "1h",
     device_flops: Annotated[

@@ -149,6 +149,7 @@ def score(
         if html is not None or tokens or stride is not None:
             raise RequestError("--labels does not go with --html, --tokens or --stride")
         names = parse_labels(labels)
+        opts.note_spaces("--labels", names)
         examples = read_texts_to_classify(Path(file), format, text_key, label_key)
         scorer = open_scorer(saved, device, engine, weights)
         classifier = _classifier(saved, scorer, names, prefix, suffix, after, normalise)
