@@ -19,8 +19,7 @@ def trash_run(path: Path) -> Path:
 
     Raises LockedError while something trains in it, RequestError for what is no run directory.
     """
-    if path.name in ("", ".."):  # it is renamed, so it needs a name
-        path = Path(os.path.abspath(path))
+    path = lasting_path(path)
     if not (path / RUN).is_file() and not (path.is_dir() and list_checkpoints(path)):
         raise RequestError(f"{path} is not a run directory", hint="name a run, such as those that `gpt runs` lists")
     trash = path.parent / TRASH
@@ -36,6 +35,11 @@ def trash_run(path: Path) -> Path:
             sync_directory(trash)
             sync_directory(path.parent)
     return target
+
+
+def lasting_path(path: Path) -> Path:
+    """`path` as it means the same folder once that is moved: absolute if it leads through a parent, as from within."""
+    return Path(os.path.abspath(path)) if path.name == "" or ".." in path.parts else path
 
 
 def size_of(path: Path) -> int:

@@ -14,11 +14,11 @@ from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
 from gpt_cli.search.other_formats import refuse_other_formats
-from gpt_cli.search.regularization import regularization
+from gpt_cli.search.regularization import LARGE_STEP, regularization
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 from gpt_cli.terminal.plural import plural
 
-_EPOCHS, _EPOCHS_ON_GPU = 20, 9.8  # of training from random weights; a GPU's model is larger, and so are its steps
+_EPOCHS, _EPOCHS_OF_LARGE_STEPS = 20, 9.8  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
 _MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
@@ -26,7 +26,7 @@ _NOT_IN_BASE_CONFIG = ("optim.lr", "optim.adamw_lr", "tokenizer.unknown")
 """Values that a base brings along and its own config does not hold."""
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
-_RATE_ON_GPU = 0.015
+_RATE_OF_LARGE_STEPS = 0.015  # configs/shakespeare_gpu.yaml
 
 
 def fit_config(
@@ -59,7 +59,8 @@ def fit_config(
 
     plan = {**chosen, **fixed}
     tokens_per_step = plan["train.batch_size"] * plan["model.context_length"]
-    epoch_limit = (_EPOCHS_ON_GPU if has_gpu else _EPOCHS) if base is None else _TUNING_EPOCHS
+    has_large_steps = tokens_per_step >= LARGE_STEP
+    epoch_limit = (_EPOCHS_OF_LARGE_STEPS if has_large_steps else _EPOCHS) if base is None else _TUNING_EPOCHS
     step_limit = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
     chosen["train.steps"] = min(max(100, math.ceil(epoch_limit * text.training_tokens / tokens_per_step)), step_limit)
     steps = fixed.get("train.steps", chosen["train.steps"])
@@ -69,8 +70,8 @@ def fit_config(
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
     if base is None and "recipe" not in fixed:
         chosen["model.previous_token_init"] = None
-        if "optim.name" not in fixed and (has_gpu or epochs <= _FEW_EPOCHS):
-            chosen["optim.lr"] = _RATE_ON_GPU if has_gpu else _RATE_OF_FEW_EPOCHS
+        if "optim.name" not in fixed and (has_large_steps or epochs <= _FEW_EPOCHS):
+            chosen["optim.lr"] = _RATE_OF_LARGE_STEPS if has_large_steps else _RATE_OF_FEW_EPOCHS
 
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)

@@ -8,7 +8,9 @@ _WITHOUT_DECAY = ((10.0, 0.2), (3.0, 0.1), (0.0, 0.0))
 """(epochs at least, dropout) where the decay is not ours to choose."""
 
 
-_SMALL_STEP, _MEASURED_STEP, _LARGE_STEP = 2_048, 4_096, 16_384  # tokens
+LARGE_STEP = 8_192
+"""Tokens of a step from which ten passes over a text are enough: with more, a model learned it by heart."""
+_SMALL_STEP, _MEASURED_STEP, _LARGEST_STEP = 2_048, 4_096, 16_384  # tokens
 _REPEATED = 3.0  # epochs from which the decay keeps a model from memorising
 
 
@@ -22,5 +24,5 @@ def regularization(epochs: float, tokens_per_step: int, *, chooses_decay: bool) 
         return {"model.dropout": next(dropout for least, dropout in _WITHOUT_DECAY if epochs >= least)}
     dropout, decay = next((dropout, decay) for least, dropout, decay in _BY_EPOCHS if epochs >= least)
     if epochs >= _REPEATED and tokens_per_step > _MEASURED_STEP:
-        decay = round(decay * min(tokens_per_step, _LARGE_STEP) / _SMALL_STEP, 2)
+        decay = round(decay * min(tokens_per_step, _LARGEST_STEP) / _SMALL_STEP, 2)
     return {"model.dropout": dropout, "optim.weight_decay": decay}

@@ -21,7 +21,7 @@ from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.auto_config import fitting_context
 from gpt_cli.search.budget_law import BUDGET_LAW
-from gpt_cli.search.regularization import regularization
+from gpt_cli.search.regularization import LARGE_STEP, regularization
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.plural import plural
 from gpt_cli.training.example_batches import open_batches
@@ -65,9 +65,8 @@ GPU_LADDER = (
     ((12, 12, 768), 1024, 32),
 )
 """The same for a GPU, where the smallest of these take as long: the time that launching their kernels takes."""
-MOST_EPOCHS, MOST_EPOCHS_OF_LARGE_STEPS, LARGE_STEP = 24, 10, 8_192
-"""Passes over the text after which a run ends, whatever time is left, with steps of fewer or more tokens: more were not
-measured (docs/recipes.md), and 24 with large ones taught a GPU's model the text by heart."""
+MOST_EPOCHS, MOST_EPOCHS_OF_LARGE_STEPS = 24, 10
+"""Passes over the text after which a run ends, whatever time is left: more were not measured (docs/recipes.md)."""
 _MEASURED_STEPS = 3
 _FEWEST_STEPS = 20
 _SLACK = 0.98  # of the time; a machine that turns out slower has its schedule shortened (`ScheduleClock`)

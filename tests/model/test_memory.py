@@ -1,5 +1,7 @@
 """What saves memory changes no number: the loss in pieces, activations computed twice."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -90,6 +92,14 @@ def test_the_tokens_of_a_piece_are_a_multiple_of_128_unless_the_vocabulary_is_to
     cpu = torch.device("cpu")
     for vocab_size, rows in [(50_257, 128), (10_000, 768), (65_536, 128), (65_537, 127), (10**9, 1)]:
         assert rows_per_chunk(vocab_size, cpu) == rows
+
+
+@pytest.mark.parametrize(("gibibytes", "logits"), [(8, 2**27), (24, 2**27), (40, 2**28), (80, 2**29), (141, 2**29)])
+def test_a_gpu_with_more_memory_has_larger_pieces(monkeypatch, gibibytes, logits):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    memory = SimpleNamespace(total_memory=gibibytes * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: memory)
+    assert pieces.max_chunk_logits(torch.device("cuda")) == logits
 
 
 def test_no_piece_of_the_logits_is_larger_than_it_may_be(monkeypatch):

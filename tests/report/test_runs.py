@@ -162,11 +162,11 @@ def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, work_d
     assert "hint: train it first: gpt train runs/one" in gpt_here("sample", "--run", "runs/one").stderr
 
 
-@pytest.mark.parametrize("name", ["-dashed", "."])
+@pytest.mark.parametrize("name", ["-dashed", ".", "../one"])
 def test_the_command_that_has_a_run_back_brings_it_back(gpt_here, work_dir, monkeypatch, name):
-    run = Path("runs/one") if name == "." else Path(shutil.copytree("runs/one", name))
+    run = Path(shutil.copytree("runs/one", name)) if name == "-dashed" else Path("runs/one")
     run = run.absolute()
-    if name == ".":
+    if name != "-dashed":  # from within the run, where a relative path leads elsewhere once it is moved
         monkeypatch.chdir(run)
     command = gpt_here("runs", "rm", f"./{name}", "-y").stderr.partition("to have it back: ")[2]
     assert not run.exists()

@@ -167,6 +167,19 @@ def test_a_hundred_megabytes_are_fitted_too(tmp_path: Path, has_gpu: bool) -> No
     assert config.model.dropout == 0
 
 
+def test_the_newlines_between_documents_are_counted_beside_a_tokenizer_of_characters_too(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for number in range(9):
+        (tmp_path / "docs" / f"{number}.txt").write_text("abc" * 30)
+    data = DataConfig(source=str(tmp_path / "docs"))
+    tokenizer = prepare_corpus(data, TokenizerConfig(kind="char"), cache=False, note=lambda _: None).tokenizer
+    tokenizer.save(tmp_path / "tokenizer.json")
+    values = {"data.source": data.source, "tokenizer.kind": "char"}
+    beside = {**values, "tokenizer.file": str(tmp_path / "tokenizer.json")}
+    counted = [measure_source([data.source], fixed, fixed, has_gpu=False, progress=None) for fixed in (values, beside)]
+    assert [one.tokens for one in counted] == [9 * 90 + 8] * 2
+
+
 def test_a_megabyte_on_a_gpu_is_trained_as_the_config_that_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text(text_of(1_115_394))

@@ -64,7 +64,7 @@ def remove(
     from gpt_cli.files.safe_io import format_size
     from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
     from gpt_cli.run.directory import hint_at_run
-    from gpt_cli.run.trash import size_of, trash_run
+    from gpt_cli.run.trash import lasting_path, size_of, trash_run
 
     runs = list({os.path.abspath(path): _find(path) for path in paths}.values())
     for path in runs:  # all of them, before the first is moved
@@ -76,7 +76,7 @@ def remove(
         if not yes and not _confirmed(f"move {path} ({steps}{format_size(size_of(path))}) to the trash?"):
             note(f"{path} stays")
             continue
-        place = Path(os.path.abspath(path)) if path.name in ("", "..") else path  # `.` is another folder once it moved
+        place = lasting_path(path)
         moved = trash_run(path)
         note(f"moved to {moved}; to have it back: mv {_operand(moved)} {_operand(place)}")
     return ExitCode.DONE
