@@ -107,7 +107,7 @@ _DTYPES = {
 """By the name of a data type elsewhere: that of `gpt export`."""
 _LLAMA_CPP_TYPE = re.compile(r"(i?q\d|tq\d|mxfp|nvfp)\w*", re.IGNORECASE)  # such as Q4_K_M and IQ2_XS
 _NO_VALUE = "VALUE"  # for the one that the command line lacks
-_BOTH = re.compile(r"(--[a-z-]+(?: (?:'[^']*'|[^\s(]+))?) \(([a-z_]+\.[a-z_]+(?:='[^']*'|[^)]*))\)")
+_BOTH = re.compile(r"(--[a-z-]+(?: (?:'[^']*'|[^\s(]+))?) \(([a-z_]+\.[a-z_]+(?:='[^']*')?[^)]*)\)")
 
 
 def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> RequestError:

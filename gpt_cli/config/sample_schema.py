@@ -57,7 +57,12 @@ class SampleConfig(ConfigSection):
     """Put after each prompt."""
 
     @model_validator(mode="after")
-    def _check_search(self) -> Self:
+    def _check_values(self) -> Self:
+        if self.min_new_tokens > self.max_new_tokens:
+            raise ValueError(
+                f"sample.min_new_tokens ({self.min_new_tokens:,}) is more than sample.max_new_tokens"
+                f" ({self.max_new_tokens:,})"
+            )
         if (conflict := search_conflict(self.penalty_alpha, self.top_k, self.beams, section="sample.")) is not None:
             raise ValueError(conflict[0])
         return self

@@ -8,6 +8,7 @@ unless a config says otherwise, so that all that writes with a run keeps to it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
     from gpt_cli.config.yaml_subset import ParsedYaml
 
 ROLES = ("system", "user", "assistant")
+_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True)
 class TurnTemplate:
     """The template of a conversation with a model that learned pairs or chats."""
 
-    form: str
+    format: str
     prompt_end: str
     completion_end: str
 
@@ -37,23 +39,36 @@ class TurnTemplate:
         """That of a run's `data`; None where it learned text."""
         return None if data.format in ("text", "labelled") else cls(data.format, data.prompt_end, data.completion_end)
 
+    @classmethod
+    def from_jinja(cls, source: str) -> Self | None:
+        """The template of which `source` is the `to_jinja`; None for any other."""
+        strings = [json.loads(string) for string in _JSON_STRING.findall(source)]
+        ends = [string for string in strings if string != ROLES[-1]][:2]
+        candidates = [cls(kind, *ends) for kind in ("pairs", "chat")] if len(ends) == 2 else []
+        return next((template for template in candidates if template.to_jinja() == source), None)
+
     @property
     def is_chat(self) -> bool:
         """True if it learned turns that follow each other; else each prompt stands alone."""
-        return self.form == "chat"
+        return self.format == "chat"
 
     def system(self, text: str) -> str:
         """The message of the system, before all turns."""
         return f"{ROLES[0]}{self.prompt_end}{text}{self.completion_end}"
 
     def to_jinja(self) -> str:
-        """The chat template of Transformers: it makes of messages the text that the model continues."""
-        begin, end = json.dumps(self.prompt_end), json.dumps(self.completion_end)  # Jinja reads their escapes alike
+        """The chat template of Transformers: it makes of messages the text that the model continues, or learns."""
+        begin, end, answer = (
+            json.dumps(text, ensure_ascii=False)  # Jinja reads the escapes that remain alike
+            for text in (self.prompt_end, self.completion_end, ROLES[-1])
+        )
         if not self.is_chat:
-            return f"{{{{ messages[-1]['content'] + {begin} }}}}"
+            pair = f"{{{{ messages[-2]['content'] + {begin} + messages[-1]['content'] + {end} }}}}"
+            prompt = f"{{{{ messages[-1]['content'] + {begin} }}}}"
+            return f"{{% if messages[-1]['role'] == {answer} %}}{pair}{{% else %}}{prompt}{{% endif %}}"
         message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
-        answer = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(ROLES[-1])} + {begin} }}}}{{% endif %}}"
-        return f"{{% for m in messages %}}{message}{{% endfor %}}{answer}"
+        next_answer = f"{{% if add_generation_prompt %}}{{{{ {answer} + {begin} }}}}{{% endif %}}"
+        return f"{{% for m in messages %}}{message}{{% endfor %}}{next_answer}"
 
 
 def control_characters(*marks: str) -> set[str]:

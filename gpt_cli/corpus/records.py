@@ -14,10 +14,6 @@ Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""
 
 LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: it is held in memory
-PAIRS_TRAIN_ON_BOTH = (
-    " (data.format=pairs trains on both: gpt config init -o my.yaml, then"
-    " gpt train my.yaml data.format=pairs data.source=FILE)"
-)
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -40,36 +36,31 @@ class MissingKeyError(UserError):
         candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
         self.candidates, self.candidate = candidates, next(iter(candidates), "")
         value = quote(self.candidate)
-        self.hint = self._hint(f"choose one: --text-key {value} (data.text_key={value})", mention_pairs=True)
+        pairs = ", or data.format=pairs for both" if self.has_pairs else ""
+        self.advise(f"choose one: --text-key {value} (data.text_key={value}{pairs})")
 
     @property
     def has_pairs(self) -> bool:
         """True if the record has the keys prompt and completion."""
         return {"prompt", "completion"} <= set(self.available)
 
-    def suggest(self, option: str, *, mention_pairs: bool = True, unlike: str | None = None) -> None:
+    def suggest(self, option: str, *, unlike: str | None = None) -> None:
         """Have the hint suggest `option`, which ends in "=" or a space, for the key.
 
-        `mention_pairs`: say how to train on the keys prompt and completion, if the record has them. `unlike`: a key
-        that is known to be of something else, and is suggested only if there is no other.
+        `unlike`: a key that is known to be of something else, and is suggested only if there is no other.
         """
         self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
-        suggested = "KEY" if self.candidate == unlike else quote(self.candidate)
-        self.hint = self._hint(f"choose one: {option}{suggested}", mention_pairs=mention_pairs)
+        self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
 
     def advise(self, advice: str) -> None:
-        """Have the hint list the keys there are, followed by `advice`."""
-        self.hint = self._hint(advice, mention_pairs=False)
-
-    def _hint(self, advice: str, *, mention_pairs: bool) -> str | None:
+        """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
         listed = ", ".join(self.available[:10])[:200]
-        if self.has_pairs and mention_pairs:
-            listed += PAIRS_TRAIN_ON_BOTH
         if not self.available:
-            return None
-        if not self.candidate:
-            return f"none of its {self.kind} holds one: {listed}"
-        return f"its {self.kind} are: {listed}; {advice}"
+            self.hint = None
+        elif not self.candidate:
+            self.hint = f"none of its {self.kind} holds one: {listed}"
+        else:
+            self.hint = f"its {self.kind} are: {listed}; {advice}"
 
 
 def read_json_lines(

@@ -21,7 +21,8 @@ class CompletionScores:
 
     exact_match: float
     chrf: float
-    bleu: float
+    bleu: float | None
+    """None where no reference has four words in a row, and BLEU is undefined."""
 
 
 def require_sacrebleu() -> Any:
@@ -34,10 +35,11 @@ def score_completions(written: Sequence[str], references: Sequence[str]) -> Comp
     """Metrics of the `written` texts against their `references`, at least one. Raises as `require_sacrebleu` does."""
     sacrebleu = require_sacrebleu()
     exact = sum(text == reference for text, reference in zip(written, references, strict=True))
+    has_bleu = sacrebleu.corpus_bleu(list(references), [list(references)]).score > 0
     return CompletionScores(
         100 * exact / len(references),
         sacrebleu.corpus_chrf(list(written), [list(references)]).score,
-        sacrebleu.corpus_bleu(list(written), [list(references)]).score,
+        sacrebleu.corpus_bleu(list(written), [list(references)]).score if has_bleu else None,
     )
 
 

@@ -63,7 +63,7 @@ def _column(name: str, names: list[str], key: str, option: str, unlike: str | No
     try:
         return find_column(name, key, names)
     except MissingKeyError as error:
-        error.suggest(option, mention_pairs=False, unlike=unlike)
+        error.suggest(option, unlike=unlike)
         raise
 
 
@@ -71,7 +71,7 @@ def _from_json(text: str, name: str, text_key: str, label_key: str | None) -> It
     try:
         objects = list(json_objects(text, name, text_key))
     except MissingKeyError as error:
-        error.suggest("--text-key ", mention_pairs=False)
+        error.suggest("--text-key ")
         raise
     for location, value in objects:
         if label_key is not None and label_key not in value:

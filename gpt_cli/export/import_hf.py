@@ -6,6 +6,7 @@ Only config.json, the safetensors and the tokenizer's files are read, as data: n
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from textwrap import shorten
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt_cli.config import Config, ModelConfig, TaskConfig, TokenizerConfig
+from gpt_cli.config import Config, DataConfig, ModelConfig, TaskConfig, TokenizerConfig
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import Notify, RequestError, UserError, first_line
 from gpt_cli.export.class_layouts import as_class_model, as_classifier, class_shapes, is_classifier, read_labels
 from gpt_cli.export.hf_config import read_model
@@ -29,7 +31,7 @@ from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.loader import SIBLINGS
 
 MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
-FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt")
+FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt", "chat_template.jinja")
 _JSON_LIMIT = 16 << 20
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.safetensors")
 _BUFFERS = re.compile(r"(.*\.attn\.(masked_)?bias|.*rotary_emb\.inv_freq)")  # constants that old files keep, too
@@ -67,20 +69,30 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False, no
             hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory), task)
-    create_imported(run_dir, model, tokenizer, tensors, source, layout, task)
-    if _has_chat_template(directory):
+    source_template = _chat_template(directory)
+    template = None if source_template is None else TurnTemplate.from_jinja(source_template)
+    create_imported(run_dir, model, tokenizer, tensors, source, layout, task, template)
+    if source_template is not None and template is None:
         note(
-            f"its chat template stays behind: sample.prefix, suffix and stop in {run_dir}/config.yaml are what gpt has"
+            "its chat template is not taken over: what it writes around a message is for sample.prefix, sample.suffix"
+            f" and sample.stop, which are empty in {run_dir}/config.yaml"
         )
     return layout
 
 
-def _has_chat_template(directory: Path) -> bool:
+def _chat_template(directory: Path) -> str | None:
+    """Source of the chat template of the tokenizer, empty if there are several; None without one."""
+    if (directory / "chat_template.jinja").is_file():
+        try:
+            return read_file(directory / "chat_template.jinja", _JSON_LIMIT).decode()
+        except ValueError:
+            return ""
     file = directory / "tokenizer_config.json"
     try:
-        return file.is_file() and "chat_template" in _read_json(file)
+        source = _read_json(file).get("chat_template") if file.is_file() else None
     except UserError:  # it is read for this alone
-        return False
+        return None
+    return source if source is None or isinstance(source, str) else ""
 
 
 def create_imported(
@@ -91,6 +103,7 @@ def create_imported(
     source: str,
     layout: Layout,
     task: TaskConfig | None = None,
+    template: TurnTemplate | None = None,
 ) -> None:
     """Write `tensors` as a new run in `run_dir`. Raises RequestError if it exists."""
     unknown = "error" if tokenizer.unk_id is None else "token"
@@ -98,7 +111,8 @@ def create_imported(
     tokenizer_config = TokenizerConfig.model_validate(
         {"kind": tokenizer.kind, "file": tokenizer_file, "unknown": unknown}
     )
-    config = Config(run_dir=str(run_dir), task=task or TaskConfig(), model=model, tokenizer=tokenizer_config)
+    data = DataConfig() if template is None else DataConfig.model_validate(asdict(template))
+    config = Config(run_dir=str(run_dir), task=task or TaskConfig(), data=data, model=model, tokenizer=tokenizer_config)
     create_imported_run(config, tokenizer, tensors, f"{source} ({layout.architecture})")
 
 

@@ -122,6 +122,8 @@ def configs(draw: st.DrawFn) -> Config:
             data["completion_key"] += "'"
     if values["sample"]["penalty_alpha"] is not None:
         values["sample"].update(beams=None, top_k=draw(small))
+    if values["sample"]["min_new_tokens"] > values["sample"]["max_new_tokens"]:
+        values["sample"]["min_new_tokens"] = 0
     if data["val_fraction"] + data["test_fraction"] >= 1:
         data["test_fraction"] = 0.0
     if tokenizer["kind"] != "char":

@@ -383,7 +383,14 @@ def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):
     assert actual == [{"en": "%d page", "de": "%d Seite"}, {"en": "Save", "de": "Sichern"}]
 
 
-@pytest.mark.parametrize("ends", [(), ("data.prompt_end=': \"'", "data.completion_end='\"\n'")])
+ENDS = [
+    (),
+    ("data.prompt_end=': \"'", "data.completion_end='\"\n'"),
+    ("data.prompt_end=\U0001f600", "data.completion_end='\\\\'"),
+]
+
+
+@pytest.mark.parametrize("ends", ENDS)
 def test_the_chat_template_of_an_export_makes_the_text_that_was_learned(tmp_path, ends):
     path = write(tmp_path / "c.jsonl", [{"messages": CHAT}] * 3)
     config = config_of(path, "data.format=chat", *ends)
@@ -395,8 +402,13 @@ def test_the_chat_template_of_an_export_makes_the_text_that_was_learned(tmp_path
     assert chat_text == example.context
     pairs = TurnTemplate.of(config_of(path, *ends).data)
     assert pairs is not None
-    pair_text = environment.from_string(pairs.to_jinja()).render(messages=CHAT[:2], add_generation_prompt=True)
-    assert pair_text == "Hallo?" + config.data.prompt_end
+    pair_template = environment.from_string(pairs.to_jinja())
+    prompt = pair_template.render(messages=CHAT[:2], add_generation_prompt=True)
+    assert prompt == CHAT[1]["content"] + config.data.prompt_end
+    assert pair_template.render(messages=CHAT[:3]) == prompt + CHAT[2]["content"] + config.data.completion_end
+    for ours in (template, pairs):
+        assert TurnTemplate.from_jinja(ours.to_jinja()) == ours
+        assert TurnTemplate.from_jinja(ours.to_jinja() + " ") is None
 
 
 def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_path, monkeypatch, capsys):

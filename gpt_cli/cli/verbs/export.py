@@ -79,7 +79,12 @@ def export(
 
     from gpt_cli.run.load_model import load_model
 
-    loaded = load_model(path, torch.device("cpu"), note, "language" if to == "gguf" else "any")
+    loaded = load_model(path, torch.device("cpu"), note, "any")
+    if to == "gguf" and loaded.config.task.kind == "classes":
+        raise RequestError(
+            f"{run} classifies texts: it predicts no tokens, as a model of llama.cpp must",
+            hint=f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(target.with_suffix('')))}",
+        )
     architecture: str | None = None
     if to == "checkpoint":
         if dtype != "f32":

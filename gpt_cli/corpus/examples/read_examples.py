@@ -50,5 +50,7 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
                 yield name, b"".join(pieces).decode()
         except MissingKeyError as error:
             other = {"prompt_key": data.completion_key, "completion_key": data.prompt_key}.get(option)
-            error.suggest(f"data.{option}=", mention_pairs=data.format != "pairs", unlike=other)
+            error.suggest(f"data.{option}=", unlike=other)
+            if data.format != "pairs" and error.has_pairs:
+                error.hint = "it has prompts and completions: data.format=pairs trains on them"
             raise
