@@ -3,7 +3,7 @@
 import glob
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,28 @@ def rooted(config: Config, home: Path) -> Config:
     tokenizer: the run has a copy.
     """
     bases = list(_bases(config, home))
-    paths = {key: _moved(get_key(config, key), bases) for key in PATH_KEYS}
+    paths = {key: _each(lambda path: _find(path, bases), get_key(config, key)) for key in PATH_KEYS}
     file = paths["tokenizer.file"]
     if file is not None and not os.path.exists(file) and (copy := home / "tokenizer.json").is_file():
         paths["tokenizer.file"] = str(copy)
     return replace_keys(config, paths)
 
 
-def as_written(config: Config, there: Config) -> Config:
-    """`config` with the paths that `there` has, which are the same ones as they were written down."""
-    return replace_keys(config, {key: get_key(there, key) for key in ("run_dir", *PATH_KEYS)})
+def as_written(config: Config, there: Config, *, moved: Collection[str] = ()) -> Config:
+    """`config` with the paths that `there` has, which are the same ones as they were written down.
+
+    The keys `moved` name new places, which are made absolute unless this is the folder where `run_dir` is looked for.
+    """
+    paths = {key: get_key(there, key) for key in ("run_dir", *PATH_KEYS) if key not in moved}
+    if config.run_dir is None or os.path.isabs(config.run_dir) or paths["run_dir"] != config.run_dir:
+        paths |= {key: _each(os.path.abspath, get_key(config, key)) for key in moved}
+    return replace_keys(config, paths)
+
+
+def is_gone(value: Any) -> bool:
+    """True if one of the paths in the `value` of a key leads to nothing any more."""
+    paths = value if isinstance(value, list) else [] if value is None else [value]
+    return any(_is_path(path) and not _leads_somewhere(path) for path in paths)
 
 
 def _bases(config: Config, home: Path) -> Iterator[str]:
@@ -49,20 +61,30 @@ def _bases(config: Config, home: Path) -> Iterator[str]:
         yield started
 
 
-def _moved(value: Any, bases: list[str]) -> Any:
-    """The `value` of a key, a path or a list of paths or None, found from here if it is in one of `bases`."""
-    if value is None:
-        return None
+def _each(change: Callable[[str], str], value: Any) -> Any:
+    """The `value` of a key, a path or a list of paths or None, with `change` of each path."""
     if isinstance(value, list):
-        return [_moved(path, bases) for path in value]
-    path: str = value
-    scheme = path.partition(":")[0]
-    if path == "-" or path.startswith("~") or os.path.isabs(path) or "\0" in path:
-        return path
-    if scheme in ("builtin", "corpus", "hf") and ":" in path:
+        return [_each(change, path) for path in value]
+    return change(value) if value is not None and _is_path(value) else value
+
+
+def _is_path(value: str) -> bool:
+    scheme, colon, _ = value.partition(":")
+    return value != "-" and "\0" not in value and not (colon and scheme in ("builtin", "corpus", "hf"))
+
+
+def _leads_somewhere(path: str) -> bool:
+    if os.path.lexists(os.path.expanduser(path)):
+        return True
+    return glob.has_magic(path) and next(glob.iglob(path, recursive=True), None) is not None
+
+
+def _find(path: str, bases: list[str]) -> str:
+    """`path`, found from here if it is in one of `bases`."""
+    if path.startswith("~") or os.path.isabs(path):
         return path
     for base in bases:
         there = os.path.join(base, path)
-        if os.path.lexists(there) or (glob.has_magic(path) and next(glob.iglob(there, recursive=True), None)):
+        if _leads_somewhere(there):
             return path if os.path.realpath(base) == os.path.realpath(os.curdir) else there
     return path

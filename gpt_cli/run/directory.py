@@ -49,7 +49,7 @@ from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
 from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.log import RunLog
-from gpt_cli.run.resume import Changes, check_resumed
+from gpt_cli.run.resume import Changes, check_resumed, moved
 from gpt_cli.run.run_files import DATA, RUN, free_name
 from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
@@ -106,7 +106,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             else:
                 _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
             written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
-            run = cls(path, lock, as_written(config, written), is_made=is_made)
+            run = cls(path, lock, as_written(config, written, moved=moved(changes)), is_made=is_made)
             run.log.sinks = open_sinks(config, path, run.log.event)
         except BaseException:
             lock.release()

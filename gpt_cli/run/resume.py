@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpt_cli.config import Config, changed_keys, load_config, may_change, parse_config, to_yaml_scalar
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import read_config_file
-from gpt_cli.config.paths import as_written
+from gpt_cli.config.paths import as_written, is_gone
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, checkpoint_step, list_checkpoints
 from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
@@ -68,8 +68,11 @@ def _changes(path: Path, config: Config) -> Changes:
 
 
 def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
-    """Raise RequestError if a resumed run does not allow one of the changes."""
-    if fixed := {key: change for key, change in changes.items() if not may_change(key)}:
+    """Raise RequestError if a resumed run does not allow one of the changes.
+
+    A text that is gone may lie elsewhere: whether it is the same one, its checksum will tell.
+    """
+    if fixed := {key: change for key, change in changes.items() if not may_change(key) and key not in moved(changes)}:
         lines = [
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
@@ -77,6 +80,11 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
             f"run_dir {path} is a run of another config{''.join(lines)}",
             hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}",
         )
+
+
+def moved(changes: Changes) -> set[str]:
+    """The keys of `changes` that name a new place for a text that is gone from the old one."""
+    return {key for key in ("data.source", "data.val_source") if key in changes and is_gone(changes[key][0])}
 
 
 def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> None:
@@ -101,9 +109,15 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
         raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
+        sums = f"(its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)"
+        if moved(changes):
+            further = f"gpt train TEXT train.init_from={quote(str(path))}"
+            raise RequestError(
+                f"this is not the text of the run in {path} {sums}",
+                hint=f"name the place of the same text, or train its model further on another: {further}",
+            )
         raise RequestError(
-            f"the text has changed since the run in {path} began"
-            f" (its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)",
+            f"the text has changed since the run in {path} began {sums}",
             hint="choose another, run_dir=runs/NAME, or restore the text",
         )
     return changes

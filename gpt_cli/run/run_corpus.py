@@ -91,7 +91,9 @@ def suggest_restoring_text(config: Config) -> Iterator[None]:
     except UserError as error:
         if (run := run_of(config)) is not None:
             further = f"gpt train TEXT train.init_from={quote(str(run))}"
-            _suggest_restoring(error, config.data.source, f"train its model further on another: {further}")
+            moved = f"gpt train {quote(str(run))} data.source=PATH"
+            instead = f"name its new place: {moved}; or train its model further on another: {further}"
+            _suggest_restoring(error, config.data.source, instead)
         raise
 
 

@@ -426,8 +426,35 @@ def test_where_the_text_of_a_run_is_gone_no_other_is_proposed_and_the_hint_leads
         outcome = gpt_here("train", "runs/tiny", *flags)
         assert outcome.rc == 2
         assert "did you mean" not in outcome.stderr
-        assert "hint: restore the text, or train its model further on another: gpt train TEXT train." in outcome.stderr
+        assert "hint: restore the text, or name its new place: gpt train runs/tiny data.source=PATH" in outcome.stderr
+        assert "; or train its model further on another: gpt train TEXT train.init_from=runs/tiny" in outcome.stderr
     assert gpt_here("train", "texts.txt", "train.init_from=runs/tiny", "train.steps=1").rc == 0
+
+
+def test_a_run_goes_on_where_its_text_lies_now_and_on_no_other_text(gpt_here, work_dir):
+    assert gpt_here("train", "tiny.yaml", "run_dir=runs/whole").rc == 0
+    assert gpt_here("train", "tiny.yaml", "train.steps=4").rc == 0
+    (work_dir / "other.txt").write_text((work_dir / "text.txt").read_text()[::-1])
+    assert_one_error(gpt_here("train", "runs/tiny", "data.source=other.txt"), 2, "is a run of another config")
+    (work_dir / "moved").mkdir()
+    (work_dir / "text.txt").rename(work_dir / "moved" / "text.txt")
+    outcome = gpt_here("train", "runs/tiny", "data.source=other.txt")
+    assert_one_error(outcome, 2, "this is not the text of the run in runs/tiny")
+    assert "data.source=other.txt" not in (work_dir / "runs/tiny/config.yaml").read_text()
+    outcome = gpt_here("train", "runs/tiny", "data.source=moved/text.txt", "train.steps=8")
+    assert outcome.rc == 0, outcome.stderr
+    assert "\n  source: moved/text.txt\n" in (work_dir / "runs/tiny/config.yaml").read_text()
+    assert gpt_here("eval", "runs/tiny").rc == gpt_here("train", "runs/tiny").rc == 0
+
+
+def test_the_new_place_of_a_text_is_kept_as_one_that_is_found_from_anywhere(gpt_here, work_dir, monkeypatch):
+    assert gpt_here("train", "tiny.yaml", "train.steps=4").rc == 0
+    (work_dir / "moved").mkdir()
+    (work_dir / "text.txt").rename(work_dir / "moved" / "book.txt")
+    monkeypatch.chdir(work_dir / "moved")
+    assert gpt_here("train", "../runs/tiny", "data.source=book.txt", "train.steps=5").rc == 0
+    monkeypatch.chdir(work_dir)
+    assert gpt_here("train", "runs/tiny", "train.steps=6").rc == 0
 
 
 def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_it_is(gpt_here, work_dir):
