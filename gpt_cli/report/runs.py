@@ -20,6 +20,7 @@ from gpt_cli.run.directory import refuse_without_record
 from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.run_files import RUN, is_imported
+from gpt_cli.terminal.escape import display_width
 from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
@@ -76,17 +77,23 @@ def list_runs(folder: Path) -> list[RunLine]:
 
 
 def render_runs(lines: list[RunLine], *, width: int) -> str:
-    """The lines as a table of at most `width` columns (at least 40), with the differences of each run below its row."""
+    """The lines as a table of at most `width` columns (at least 40), with the differences of each run below its row.
+
+    A name that does not fit is shortened there, and whole below.
+    """
+    longest = max((display_width(Path(line.path).name) for line in lines), default=0)
     heading, *table = next(
         table
         for n_omitted in range(len(_OPTIONAL_COLUMNS) + 1)
-        for name in (24, 14)
+        for name in (longest, 24, 14)
         if len((table := _table(lines, _OPTIONAL_COLUMNS[:n_omitted], name))[0]) <= width
         or (n_omitted, name) == (len(_OPTIONAL_COLUMNS), 14)
     )
     text = [heading.rstrip()]
     for line, row in zip(lines, table, strict=True):
         words = _differences(line, width - 2) if line.differences is not None else line.state.split()
+        if not row.startswith(Path(line.path).name):
+            words = [Path(line.path).name, *words]
         text += [row, *(f"  {part}" for part in fold([render_cell(word) for word in words], width - 2) if part)]
     return "\n".join(text)
 

@@ -83,6 +83,15 @@ def test_a_difference_that_is_a_list_is_cut_to_the_terminal(columns):
     assert max(map(display_width, render_runs([line], width=columns).splitlines())) <= columns
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_the_name_of_a_run_can_be_read_whole_at_any_width(columns):
+    names = ["short", "tuned-on-the-second-book-with-half-the-rate"]
+    lines = [RunLine(f"runs/{name}", "complete", steps=1, of_steps=1, differences={}) for name in names]
+    printed = render_runs(lines, width=columns)
+    assert all(name in printed.split() for name in names)
+    assert max(map(display_width, printed.splitlines())) <= max(columns, 45)
+
+
 def test_steps_beyond_those_asked_for_are_told_without_a_share():
     line = RunLine("runs/one", "complete", steps=100, of_steps=60, differences={})
     assert render_runs([line], width=80).splitlines()[1].split() == ["one", "100", "complete"]
