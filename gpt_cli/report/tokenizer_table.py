@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from gpt_cli.analysis.compare_tokenizers import Measured
 from gpt_cli.config import ModelConfig, load_config, parse_config
+from gpt_cli.errors import UserError
 from gpt_cli.model.sizing import parameter_table
 from gpt_cli.report.figure_io import COLOURS, label, write_picture
 from gpt_cli.terminal.plural import plural
@@ -57,7 +58,11 @@ def read_model(model: str | None) -> ModelConfig:
     if model is None:
         return ModelConfig()
     if model.isdecimal() and model.isascii():
-        return parse_config("", "--model-config", [f"model.n_embd={model}"]).model
+        try:
+            return parse_config("", "--model-config", [f"model.n_embd={model}"]).model
+        except UserError as error:
+            error.where = f"--model-config {model}"
+            raise
     return load_config(Path(model)).model
 
 
