@@ -43,13 +43,25 @@ _ELSEWHERE = {
 
 COMMANDS = {name: command for command, names in _ELSEWHERE.items() for name in names}
 
-_OF_RUNS = {
-    **dict.fromkeys(("list", "ls", "ps", "all"), "gpt runs"),
-    **dict.fromkeys(("show", "info", "describe", "status"), "gpt info RUN"),
-    **dict.fromkeys(("delete", "remove", "del", "prune", "clean"), "gpt runs rm RUN"),
-    **dict.fromkeys(("resume", "continue"), "gpt train RUN"),
-    **dict.fromkeys(("diff", "compare"), "gpt diff RUN RUN"),
+_GROUPS = {
+    "gpt": COMMANDS,
+    "gpt runs": {
+        **dict.fromkeys(("list", "ls", "ps", "all"), "gpt runs"),
+        **dict.fromkeys(("show", "info", "describe", "status"), "gpt info RUN"),
+        **dict.fromkeys(("delete", "remove", "del", "prune", "clean"), "gpt runs rm RUN"),
+        **dict.fromkeys(("resume", "continue"), "gpt train RUN"),
+        **dict.fromkeys(("diff", "compare"), "gpt diff RUN RUN"),
+    },
+    "gpt config": {
+        **dict.fromkeys(
+            ("explain", "print", "list", "get", "check", "validate", "cat", "view"), "gpt config show FILE"
+        ),
+        **dict.fromkeys(("new", "create", "write", "generate"), "gpt config init -o FILE"),
+        **dict.fromkeys(("set", "edit"), "keys stand behind the file: gpt train FILE section.key=value"),
+    },
+    "gpt data": {name: command for name, command in COMMANDS.items() if command.startswith("gpt data")},
 }
+"""By a command that has commands: its own and other ways, by what they are called elsewhere."""
 
 _OPTIONS = {
     "sample": {
@@ -61,7 +73,9 @@ _OPTIONS = {
         "out-dir": "run", "quantize": "dtype", "no-repeat-ngram-size": "no-repeat-ngram", "random-seed": "seed",
     },
     "eval": {"checkpoint": "run", "model": "run", "file": "text", "data": "text", "dataset": "text"},
-    "score": {"checkpoint": "run", "model": "run", "top": "worst"},
+    "score": {
+        "checkpoint": "run", "model": "run", "top": "worst", "o": "html", "out": "html", "output": "html",
+    },
     "tokenize": {"vocab": "vocab-size", "size": "vocab-size", "output": "out", "type": "kind", "file": "tokenizer"},
     "export": {"format": "to", "type": "dtype", "quantize": "dtype", "outtype": "dtype"},
     "train": {
@@ -122,8 +136,10 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         hint = _of_option(context, option.lstrip("-"), arguments) or hint
     elif context is not None and (unknown := re.match(r"No such command '([^']*)'", message)):
         name = unknown[1]
-        ours = {"gpt": COMMANDS, "gpt runs": _OF_RUNS}.get(path, {}).get(name.lower())
+        ours = _GROUPS.get(path, {}).get(name.lower())
         close = did_you_mean(name.lower(), context.command.commands, f"{path} ")
+        if path == "gpt config" and Path(name).is_file():
+            ours = f"gpt config show {quote(name)}"
         if ours == "gpt --help" and (verb := next(iter(arguments[1:]), "")) in context.command.commands:
             ours = f"gpt {verb} --help"
         if ours or close:

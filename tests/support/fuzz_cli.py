@@ -294,10 +294,16 @@ def tree() -> set[str]:
     return {str(path) for path in Path().rglob("*") if path.parts[0] not in ARTIFACTS}
 
 
+@cache
+def _devnull() -> int:
+    """A descriptor for what asks a stream for its own."""
+    return os.open(os.devnull, os.O_WRONLY)
+
+
 def run(arguments: list[str]) -> int:
     """The exit code of `gpt ARGUMENTS`, once all else about it is found to be as it should."""
     out, err = io.StringIO(), io.StringIO()
-    out.fileno = err.fileno = lambda: os.open(os.devnull, os.O_WRONLY)  # type: ignore[method-assign]
+    out.fileno = err.fileno = _devnull  # type: ignore[method-assign]
     sys.stdin = io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8")
     os.environ.pop("GPT_DEBUG", None)
     with redirect_stdout(out), redirect_stderr(err):
