@@ -41,8 +41,9 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
     key = getattr(data, option)
     for file in find_files(source, ReaderOptions(data.encoding, key, lists=data.format == "chat"), note):
         if inner_suffix(Path(file.name)) not in EXAMPLE_SUFFIXES:
+            examples = "chats" if data.format == "chat" else data.format
             raise NoExamplesError(
-                f"{file.name} holds no {data.format}, which are read from {', '.join(EXAMPLE_SUFFIXES)}",
+                f"{file.name} holds no {examples}, which are read from {', '.join(EXAMPLE_SUFFIXES)}",
                 hint="data.format=text reads plain text",
             )
         try:
