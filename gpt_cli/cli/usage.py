@@ -198,7 +198,16 @@ def _leading_words(arguments: Sequence[str]) -> list[str]:
 
 
 def _of_words(path: str, arguments: Sequence[str]) -> str | None:
-    """The suggestion for words that are a text, with --prompt or without, or a run and a text, or two runs."""
+    """The suggestion for words that are a text, with --prompt or without, a key, a run and a text, or two runs."""
+    key = re.compile(r"sample\.(\w+)=(.*)", re.DOTALL)
+    if any(map(key.fullmatch, arguments)):
+        words = [
+            f"--{found[1].replace('_', '-')} {quote(found[2])}"
+            if (found := key.fullmatch(argument))
+            else quote(argument)
+            for argument in arguments
+        ]
+        return f"an option is written with dashes: {' '.join([path, *words])}"
     for index, argument in enumerate(arguments):
         option, _, first = argument.partition("=")
         if option == "--prompt":
@@ -212,10 +221,6 @@ def _of_words(path: str, arguments: Sequence[str]) -> str | None:
         return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
     if len(words) > 1 and Path(words[1]).exists():
         return f"one run at a time: {path} {quote(words[0])}"
-    if len(words) > 1 and (key := re.fullmatch(r"sample\.(\w+)=(.*)", words[1])):
-        return (
-            f"an option is written with dashes: {path} {quote(words[0])} --{key[1].replace('_', '-')} {quote(key[2])}"
-        )
     return f"a text is given by --prompt: {path} {quote(words[0])} --prompt {quote(' '.join(words[1:]))}"
 
 

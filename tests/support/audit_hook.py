@@ -33,10 +33,12 @@ def is_library(file: str) -> bool:
 def complaint(event: str, arguments: tuple[Any, ...]) -> str | None:
     """Why `event` must not happen here, if it must not."""
     if event in ("subprocess.Popen", "os.posix_spawn"):
-        command = arguments[1]  # a compiler at work on a file of ours, or Python asking what the processor is
-        if any(word.startswith(PACKAGE) and word.endswith(".c") for word in command) or command == ["uname", "-p"]:
+        command = arguments[1]  # the compiler at work on files of ours, or Python asking what the processor is
+        if command == ["uname", "-p"] or command == [find_compiler(), "--version"]:
             return None
-        if command == [find_compiler(), "--version"]:
+        files = [word for word in command[1:] if word.startswith("/")]
+        ours = (PACKAGE, os.environ["GPT_CACHE"])
+        if command[0] == find_compiler() and files and all(file.startswith(ours) for file in files):
             return None
     if event in FORBIDDEN:
         return event

@@ -1,5 +1,6 @@
 """The run of a verb: RUN, or `--run RUN`, which means the same; without either the newest one."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -54,6 +55,11 @@ def find_one(
         if "of other tools" in error.message or "did you mean" in (error.hint or ""):
             raise
         if argument is None or text_option is None:
+            raise
+        if (key := re.fullmatch(r"([a-z]+)\.([a-z_]+)=(.*)", str(argument))) is not None:
+            error.hint = "keys of a config are for gpt train: leave it out"
+            if key[1] == "sample" and text_option == "--prompt":
+                error.hint = f"an option is written with dashes: --{key[2].replace('_', '-')} {quote(key[3])}"
             raise
         may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
         if may_be_text or argument.is_file():

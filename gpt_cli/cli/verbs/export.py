@@ -133,7 +133,11 @@ def _note_unexported_prompt(run: "LoadedRun") -> None:
 
 def _free_name(run: Path, target: Path, *, is_directory: bool) -> str:
     """The suggestion where there is something at `target`: a new directory in it, if it is one for several things."""
+    from gpt_cli.run.directory import is_run
+
     inside = target / run.resolve().name
+    if is_run(str(target)):
+        return f"name a new {'directory' if is_directory else 'file'}"
     if is_directory and target.is_dir() and not (target / "config.json").exists() and not inside.exists():
         return f"name a new directory: gpt export {quote(str(run))} {quote(str(inside))}"
     return f"export to another {'directory' if is_directory else 'file'}, or move that one away"

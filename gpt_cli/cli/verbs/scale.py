@@ -36,13 +36,15 @@ def scale(
 
     Example: gpt scale configs/quickstart.yaml --budget 30m
     """
-    from gpt_cli.cli.options.train_request import Request
+    from gpt_cli.cli.options.train_request import Request, is_override
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.report.scale_text import draw_scale, render_scale
     from gpt_cli.search.scaling.run_scale import ADVISED, ScaleRequest, run_scale
 
     if (seconds := parse_duration(budget)) is None:
         raise RequestError(f"--budget must be a time such as 30m or 2h, not {budget!r}", hint="--budget 30m")
+    if all(is_override(argument) and not argument.startswith("data.source=") for argument in arguments):
+        raise RequestError("there is nothing to scale: give a text, a config or a run", hint="gpt scale book.txt")
     request = Request(arguments, None, stdin="refuse", into_run=False)
     config = request.config
     if config.train.budget is not None or config.optim.lr == "auto":
