@@ -52,8 +52,13 @@ class Sampler:
         """Continue each prompt in `n` ways, about `batch_size` texts at once; yields `n` texts for each, in order.
 
         A text equals that of `generate` with the same seed: it does not depend on the other prompts. Raises
-        RequestError at once, as `generate` does.
+        RequestError at once, as `generate` does, and TypeError for prompts that are no texts.
         """
+        if isinstance(prompts, str):
+            raise TypeError("generate_many takes a list of prompts")
+        for prompt in prompts:
+            if not isinstance(prompt, str):
+                raise TypeError(f"a prompt is a str, not {type(prompt).__name__}")
         if n < 1:
             raise RequestError(f"n must be at least 1, not {n}")
         sampling = replace(self.defaults, seed=random_seed()).replace(options)

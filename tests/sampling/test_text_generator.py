@@ -137,3 +137,9 @@ def test_a_batch_is_no_larger_than_its_keys_and_values_may_be(
     expected = [texts[0].text() for texts in gpt_cli.load(checkpoint).generate_many(PROMPTS, seed=1)]
     monkeypatch.setattr("gpt_cli.sampling.text_generator.max_batch", lambda config: 2)
     assert [texts[0].text() for texts in gpt_cli.load(checkpoint).generate_many(PROMPTS, seed=1)] == expected
+
+
+@pytest.mark.parametrize("prompts", ["one text", [b"bytes"], [None], [5]])
+def test_prompts_that_are_no_texts_are_refused_before_anything_is_written(checkpoint, prompts):
+    with pytest.raises(TypeError, match="prompt"):
+        gpt_cli.load(checkpoint).generate_many(prompts)
