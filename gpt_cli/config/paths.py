@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.schema import Config
 
-PATH_KEYS = ("data.source", "data.val_source", "tokenizer.file", "train.init_from")
+TEXT_KEYS = ("data.source", "data.val_source")
+PATH_KEYS = (*TEXT_KEYS, "tokenizer.file", "train.init_from")
 _LIMIT = 1 << 20  # bytes of a run.json
 
 
@@ -42,8 +44,15 @@ def as_written(config: Config, there: Config, *, moved: Collection[str] = ()) ->
 
 def is_gone(value: Any) -> bool:
     """True if one of the paths in the `value` of a key leads to nothing any more."""
-    paths = value if isinstance(value, list) else [] if value is None else [value]
-    return any(_is_path(path) and not _leads_somewhere(path) for path in paths)
+    return bool(_each(lambda path: path if _leads_somewhere(path) else "", value) != value)
+
+
+def overrides_for_missing_texts(config: Config) -> list[str]:
+    """The overrides that name a new place, PATH, for each text of `config` that is gone."""
+    moved = {
+        key: _each(lambda path: path if _leads_somewhere(path) else "PATH", get_key(config, key)) for key in TEXT_KEYS
+    }
+    return [f"{key}={to_yaml_scalar(value)}" for key, value in moved.items() if value != get_key(config, key)]
 
 
 def _bases(config: Config, home: Path) -> Iterator[str]:

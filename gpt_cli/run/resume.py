@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpt_cli.config import Config, changed_keys, load_config, may_change, parse_config, to_yaml_scalar
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import read_config_file
-from gpt_cli.config.paths import as_written, is_gone
+from gpt_cli.config.paths import TEXT_KEYS, as_written, is_gone
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, checkpoint_step, list_checkpoints
 from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
@@ -84,7 +84,8 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
 
 def moved(changes: Changes) -> set[str]:
     """The keys of `changes` that name a new place for a text that is gone from the old one."""
-    return {key for key in ("data.source", "data.val_source") if key in changes and is_gone(changes[key][0])}
+    named = {key: old for key, (old, new) in changes.items() if key in TEXT_KEYS and new is not None}
+    return {key for key, old in named.items() if is_gone(old)}
 
 
 def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> None:
@@ -111,10 +112,9 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
         sums = f"(its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)"
         if moved(changes):
-            further = f"gpt train TEXT train.init_from={quote(str(path))}"
             raise RequestError(
                 f"this is not the text of the run in {path} {sums}",
-                hint=f"name the place of the same text, or train its model further on another: {further}",
+                hint="choose another, run_dir=runs/NAME, or name the place of the same text",
             )
         raise RequestError(
             f"the text has changed since the run in {path} began {sums}",

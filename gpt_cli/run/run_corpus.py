@@ -7,6 +7,7 @@ from shlex import quote
 from typing import Any, Protocol
 
 from gpt_cli.config import Config
+from gpt_cli.config.paths import overrides_for_missing_texts
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
@@ -91,8 +92,10 @@ def suggest_restoring_text(config: Config) -> Iterator[None]:
     except UserError as error:
         if (run := run_of(config)) is not None:
             further = f"gpt train TEXT train.init_from={quote(str(run))}"
-            moved = f"gpt train {quote(str(run))} data.source=PATH"
-            instead = f"name its new place: {moved}; or train its model further on another: {further}"
+            instead = f"train its model further on another: {further}"
+            if places := overrides_for_missing_texts(config):
+                moved = " ".join(["gpt train", *map(quote, [str(run), *places])])
+                instead = f"name its new place: {moved}; or {instead}"
             _suggest_restoring(error, config.data.source, instead)
         raise
 

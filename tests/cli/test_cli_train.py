@@ -7,6 +7,7 @@ import math
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -445,6 +446,29 @@ def test_a_run_goes_on_where_its_text_lies_now_and_on_no_other_text(gpt_here, wo
     assert outcome.rc == 0, outcome.stderr
     assert "\n  source: moved/text.txt\n" in (work_dir / "runs/tiny/config.yaml").read_text()
     assert gpt_here("eval", "runs/tiny").rc == gpt_here("train", "runs/tiny").rc == 0
+
+
+def test_the_moved_text_itself_resumes_its_run_and_another_does_not(gpt_here, work_dir):
+    assert gpt_here("train", "text.txt", "model.n_layer=1", "model.n_embd=16", "train.steps=4").rc == 0
+    (work_dir / "text.txt").rename(work_dir / "moved.txt")
+    assert gpt_here("train", "moved.txt", "run_dir=runs/text", "train.steps=6").rc == 0
+    assert json.loads(gpt_here("eval", "runs/text", "--json").stdout)["step"] == 6
+    (work_dir / "moved.txt").rename(work_dir / "again.txt")
+    (work_dir / "text.txt").write_text(TEXT[::-1])
+    outcome = gpt_here("train", "text.txt", "train.steps=7")
+    assert_one_error(outcome, 2, "this is not the text of the run in runs/text")
+    assert "hint: choose another, run_dir=runs/NAME, or name the place of the same text" in outcome.stderr
+
+
+def test_the_hint_names_the_key_of_the_text_that_is_gone(gpt_here, work_dir):
+    (work_dir / "held.txt").write_text(TEXT)
+    assert gpt_here("train", "tiny.yaml", "data.source=[text.txt,held.txt]", "data.val_source=held.txt").rc == 0
+    (work_dir / "held.txt").rename(work_dir / "moved.txt")
+    outcome = gpt_here("train", "runs/tiny")
+    hint = "gpt train runs/tiny 'data.source=[text.txt, PATH]' data.val_source=PATH"
+    assert hint in outcome.stderr
+    assert gpt_here(*shlex.split(hint.removeprefix("gpt ").replace("PATH", "moved.txt"))).rc == 0
+    assert_one_error(gpt_here("train", "runs/tiny", "data.val_source=null"), 2, "is a run of another config")
 
 
 def test_the_new_place_of_a_text_is_kept_as_one_that_is_found_from_anywhere(gpt_here, work_dir, monkeypatch):

@@ -152,6 +152,8 @@ class Request:
     def _existing(self, run_dir: Path, source: str | list[str], init_from: str | None) -> "Config":
         from gpt_cli.cli.options.fit_config import resolve_source
         from gpt_cli.config import load_config
+        from gpt_cli.config.keys import replace_keys
+        from gpt_cli.config.paths import is_gone
         from gpt_cli.corpus.prepare import check_paths
 
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
@@ -160,6 +162,8 @@ class Request:
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
             return existing
         check_paths(requested)  # a name that is mistyped is no text
+        if is_gone(existing.data.source):
+            return replace_keys(existing, {"data.source": source})
         trained_on = ", ".join(existing.data.sources)
         more = [f"train.init_from={quote(init_from)}"] if init_from is not None else []
         another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *more])
