@@ -24,12 +24,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
-from gpt_cli.config import (
-    Config,
-    SampleConfig,
-    dump_config,
-    load_config,
-)
+from gpt_cli.config import Config, dump_config, load_config
 from gpt_cli.config.load import parse_config, read_config_file
 from gpt_cli.config.paths import as_written
 from gpt_cli.errors import RequestError, UserError
@@ -285,12 +280,12 @@ def hint_at_run(checkpoint: Path) -> str:
     return f"give its run: {run}" if (run / RUN).is_file() else "give its run"
 
 
-def sample_defaults(path: Path) -> SampleConfig | None:
-    """Default sampling settings of the run at `path`, which may be edited in its config.yaml; None for a checkpoint.
+def config_now(path: Path) -> Config | None:
+    """The config.yaml of the run at `path`, which may differ from that of its checkpoints; None for a checkpoint.
 
     Raises RequestError, with its place, for what is wrong there.
     """
-    return load_config(path / CONFIG).sample if (path / RUN).is_file() and (path / CONFIG).is_file() else None
+    return load_config(path / CONFIG) if (path / RUN).is_file() and (path / CONFIG).is_file() else None
 
 
 def _newest_run(runs: Path) -> Path:

@@ -6,10 +6,12 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from gpt_cli.config import Config, load_config
+from gpt_cli.config.keys import get_key, replace_keys
+from gpt_cli.config.paths import TEXT_KEYS
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
-from gpt_cli.run.directory import sample_defaults
+from gpt_cli.run.directory import config_now
 from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import read_events
 from gpt_cli.run.one_file_run import load_single
@@ -28,7 +30,8 @@ class TaskError(RequestError):
 def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
     """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
 
-    The section `sample` of its config is that of the run's config.yaml, which may have changed since it was saved.
+    The places of its texts are those of the run's config.yaml, which may have changed since it was saved; so is the
+    section `sample`, unless `path` is a checkpoint.
 
     Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
     be used. Both also for a config.yaml of the run that cannot be read.
@@ -40,9 +43,14 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     if checkpoint is None:
         raise RequestError(f"{path} has no checkpoint yet", hint=how_to_train(path))
     refuse_other_task(path, checkpoint.config, task)
-    if (sample := sample_defaults(path)) is not None and sample != checkpoint.config.sample:
-        return replace(checkpoint, config=checkpoint.config.model_copy(update={"sample": sample}))
-    return checkpoint
+    config, now = checkpoint.config, config_now(path)
+    if now is not None:
+        config = config.model_copy(update={"sample": now.sample})
+    elif path.is_dir():
+        now = config_now(path.parent.parent)  # the run of this checkpoint
+    if now is not None:
+        config = replace_keys(config, {key: get_key(now, key) for key in TEXT_KEYS})
+    return replace(checkpoint, config=config)
 
 
 def build_torch_model(checkpoint: Checkpoint, device: Device) -> "GPT":

@@ -13,7 +13,7 @@ from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
-from gpt_cli.run.directory import find_run, sample_defaults
+from gpt_cli.run.directory import config_now, find_run
 from gpt_cli.run.open_checkpoint import TaskError, build_torch_model, open_checkpoint, refuse_other_task
 from gpt_cli.run.run_files import RUN
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
@@ -179,7 +179,8 @@ class ModelRegistry:
             raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
 
     def _read(self, name: str, path: Path) -> ServedModel:
-        return open_model(name, path, self._options, self._note, sample_defaults(self.paths[name.partition("@")[0]]))
+        now = config_now(self.paths[name.partition("@")[0]])
+        return open_model(name, path, self._options, self._note, None if now is None else now.sample)
 
 
 def open_model(

@@ -452,8 +452,11 @@ def test_the_moved_text_itself_resumes_its_run_and_another_does_not(gpt_here, wo
     assert gpt_here("train", "text.txt", "model.n_layer=1", "model.n_embd=16", "train.steps=4").rc == 0
     (work_dir / "text.txt").rename(work_dir / "moved.txt")
     assert gpt_here("train", "moved.txt", "run_dir=runs/text", "train.steps=6").rc == 0
-    assert json.loads(gpt_here("eval", "runs/text", "--json").stdout)["step"] == 6
     (work_dir / "moved.txt").rename(work_dir / "again.txt")
+    assert gpt_here("train", "again.txt", "run_dir=runs/text", "train.steps=6").rc == 0  # it is complete
+    for run in ("runs/text", "runs/text/checkpoints/step-00000006"):
+        assert json.loads(gpt_here("eval", run, "--json").stdout)["step"] == 6
+    (work_dir / "again.txt").rename(work_dir / "gone.txt")
     (work_dir / "text.txt").write_text(TEXT[::-1])
     outcome = gpt_here("train", "text.txt", "train.steps=7")
     assert_one_error(outcome, 2, "this is not the text of the run in runs/text")
