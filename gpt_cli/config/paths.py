@@ -83,7 +83,7 @@ def _is_path(value: str) -> bool:
 
 
 def _leads_somewhere(path: str) -> bool:
-    if os.path.lexists(os.path.expanduser(path)):
+    if os.path.exists(os.path.expanduser(path)):
         return True
     return glob.has_magic(path) and next(glob.iglob(path, recursive=True), None) is not None
 

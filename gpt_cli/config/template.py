@@ -42,9 +42,12 @@ class TurnTemplate:
     @classmethod
     def from_jinja(cls, source: str) -> Self | None:
         """The template of which `source` is the `to_jinja`; None for any other."""
-        strings = [json.loads(string) for string in _JSON_STRING.findall(source)]
+        try:
+            strings = [json.loads(string) for string in _JSON_STRING.findall(source)]
+        except ValueError:  # Jinja has escapes that JSON lacks
+            return None
         ends = [string for string in strings if string != ROLES[-1]][:2]
-        candidates = [cls(kind, *ends) for kind in ("pairs", "chat")] if len(ends) == 2 else []
+        candidates = [cls(kind, *ends) for kind in ("pairs", "chat")] if len(ends) == 2 and all(ends) else []
         return next((template for template in candidates if template.to_jinja() == source), None)
 
     @property

@@ -31,7 +31,8 @@ from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.loader import SIBLINGS
 
 MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
-FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt", "chat_template.jinja")
+TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
+FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt", *TEMPLATES)
 _JSON_LIMIT = 16 << 20
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.safetensors")
 _BUFFERS = re.compile(r"(.*\.attn\.(masked_)?bias|.*rotary_emb\.inv_freq)")  # constants that old files keep, too
@@ -81,17 +82,14 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False, no
 
 
 def _chat_template(directory: Path) -> str | None:
-    """Source of the chat template of the tokenizer, empty if there are several; None without one."""
-    if (directory / "chat_template.jinja").is_file():
-        try:
-            return read_file(directory / "chat_template.jinja", _JSON_LIMIT).decode()
-        except ValueError:
-            return ""
-    file = directory / "tokenizer_config.json"
+    """Source of the chat template of the tokenizer, empty if it is not one text; None without one."""
+    alone, file = (directory / name for name in TEMPLATES)
     try:
+        if alone.is_file():
+            return read_file(alone, _JSON_LIMIT).decode()
         source = _read_json(file).get("chat_template") if file.is_file() else None
-    except UserError:  # it is read for this alone
-        return None
+    except (ValueError, UserError):  # the model is whole without it
+        return ""
     return source if source is None or isinstance(source, str) else ""
 
 
@@ -149,7 +147,7 @@ def find_model(source: str, download: bool) -> Path:
 def _files_read(directory: Path) -> set[str]:
     """The names of the files that an import reads or would read if they were there, but for shards."""
     tokenizer = {"tokenizer.json"} if (directory / "tokenizer.json").is_file() else {"tokenizer.json", *SIBLINGS}
-    return {CONFIG, MODEL, *tokenizer} | (set() if (directory / MODEL).is_file() else {INDEX})
+    return {CONFIG, MODEL, *tokenizer, *TEMPLATES} | (set() if (directory / MODEL).is_file() else {INDEX})
 
 
 def _check_sums(directory: Path, names: set[str]) -> None:

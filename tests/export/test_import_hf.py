@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import load_config
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export import numbers
 from gpt_cli.export.huggingface import export_huggingface
@@ -125,6 +129,39 @@ def test_what_was_exported_comes_back_and_is_exported_again_as_the_same_bytes(ar
     assert export_huggingface(run, tmp_path / "b").architecture == architecture
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+FOREIGN_TEMPLATES = [
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% endfor %}",
+    '{{ "a\\d" }}',  # an escape that JSON lacks
+    '{% if x == "tool" %}\n{{ "' + "a\n" + '" }}{% endif %}',
+    TurnTemplate("chat", "", "").to_jinja(),
+    TurnTemplate("pairs", "assistant", "b").to_jinja(),
+    [{"name": "default", "template": "{{ messages }}"}],
+]
+
+
+@pytest.mark.parametrize("template", FOREIGN_TEMPLATES)
+@pytest.mark.parametrize("alone", [True, False], ids=["chat_template.jinja", "tokenizer_config.json"])
+def test_a_chat_template_that_is_not_ours_stays_behind_and_the_import_says_so(template, alone, saved, tmp_path):
+    directory, _ = saved("gpt2")
+    if alone:
+        (directory / "chat_template.jinja").write_text(str(template))
+    else:
+        file = directory / "tokenizer_config.json"
+        file.write_text(json.dumps({"chat_template": template}))
+    notes: list[str] = []
+    import_huggingface(str(directory), tmp_path / "run", note=notes.append)
+    assert "its chat template is not taken over" in "".join(notes)
+    config = load_config(tmp_path / "run" / "config.yaml")
+    assert (config.data.format, config.sample.suffix) == ("text", "")
+
+
+@given(st.text())
+def test_a_template_of_ours_is_read_back_from_no_other_text(source):
+    for text in (source, "{{" + json.dumps(source) + "}}" * 2, TurnTemplate("chat", "a", source).to_jinja()):
+        template = TurnTemplate.from_jinja(text)
+        assert template is None or template.to_jinja() == text
 
 
 def test_shards_half_precision_and_names_as_gpt2_was_published_are_read(saved, tmp_path):

@@ -12,7 +12,7 @@ import torch
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.config import Config, dump_config, load_config, parse_config
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.lazy_corpus import open_lazy
@@ -422,3 +422,9 @@ def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_pa
     eos_id = json.loads(Path("out/generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
     assert tokenizer_config["chat_template"].startswith("{% for m in messages %}")
     assert corpus_of(parse_config(Path("run/config.yaml").read_text(), "run")).tokenizer.decode([eos_id]) == "\x03"
+    assert main(["import", "out", "back"]) == 0
+    trained, imported = load_config(Path("run/config.yaml")), load_config(Path("back/config.yaml"))
+    assert [imported.sample.prefix, *imported.sample.stop] == ["user\x02", "\x03"]
+    assert imported.sample.suffix == trained.sample.suffix
+    assert TurnTemplate.of(imported.data) == TurnTemplate.of(trained.data)
+    assert "chat template" not in capsys.readouterr().err
