@@ -35,7 +35,8 @@ def choose_tokenizer(
     if (tokenizer := existing_tokenizer(fixed)) is not None:
         tokens = f"{tokenizer.vocab_size:,} {tokenizer.kind} tokens"
         return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."
-    vocab_size = choose_vocab_size(beginning[: characters * 9 // 10], characters)
+    learned_from = min(characters, fixed.get("tokenizer.train_bytes", characters))
+    vocab_size = choose_vocab_size(beginning[: learned_from * 9 // 10], learned_from)
     kind = fixed.get("tokenizer.kind", _choose_kind(characters, alphabet_size, vocab_size, has_gpu))
     if kind != "bpe":
         return {"tokenizer.kind": kind}, f"One token per {'byte' if kind == 'byte' else 'character'}: {size}."
