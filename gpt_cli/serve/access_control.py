@@ -5,6 +5,7 @@ A page from elsewhere can make a browser send requests to this machine under a d
 """
 
 import hmac
+import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ def make_access_policy(
     """The policy of a server on `host`. Raises RequestError where `host` is not loopback and there are no keys, and for
     what cannot be a Host or an Origin."""
     for name in allowed:
-        if not name.strip() or "/" in name:
+        if not name.strip() or "/" in name or "*" in name:
             hint = f"--allow-host {urlsplit(name).hostname or 'NAME'}"
             raise RequestError(f"a Host is a name without a scheme or a path: not {name!r}", hint=hint)
     for origin in origins:
@@ -89,16 +90,26 @@ def make_access_policy(
             hint = f"--allow-origin https://{origin if re.fullmatch(r'[a-zA-Z0-9.:-]+', origin) else 'example.org'}"
             raise RequestError(f"an Origin is a scheme and a host: not {origin!r}", hint=hint)
     keys = () if key_file is None else read_keys(key_file)
-    if host not in LOOPBACK and not keys:
+    if not host or "/" in host or "[" in host or host.count(":") == 1:
+        raise RequestError(f"{host!r} is no address to listen on", hint="a name or an IP alone: --host 127.0.0.1")
+    if not _is_loopback(host) and not keys:
         raise RequestError(
             f"{host} can be reached by others, who would need no key",
             hint="--api-key-file FILE, with a key a line; or stay with --host 127.0.0.1",
         )
     names = frozenset(_hostname(name) for name in (*LOOPBACK, *allowed))
-    any_host = host not in LOOPBACK and not allowed
+    any_host = not _is_loopback(host) and not allowed
     return AccessPolicy(
         None if any_host else names | {_hostname(host)}, keys, tuple(origin.rstrip("/") for origin in origins)
     )
+
+
+def _is_loopback(host: str) -> bool:
+    """True for an address or a name that other machines cannot reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -113,6 +114,8 @@ def _endpoint(state: ServerState, path: str, handler: Callable[[ServerState, Req
             response = error.response()
         except UserError as error:
             response = to_api_error(error).response()
+        except asyncio.CancelledError:  # at the end of --drain
+            response = ApiError(503, "the server is ending", headers={"Retry-After": "1"}).response()
         except Exception:
             traceback.print_exc(file=sys.stderr)
             response = ApiError(500, "a bug in gpt; the server's log has more").response()
@@ -209,10 +212,10 @@ async def _answer(
 ) -> Response:
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
-    prompt_entries = []
+    prompt_entries, deadline = [], time.monotonic() + state.limits.seconds
     if echoes and n_top is not None:
         for tokens in generation.prompts:
-            prompt_entries.append(await prompt_logprobs(state.scheduler, generation.model, tokens, n_top))
+            prompt_entries.append(await prompt_logprobs(state.scheduler, generation.model, tokens, n_top, deadline))
     answer = Answer(object_type, generation, state.scheduler, state.limits, n_top, echoes, streamed=bool(body.stream))
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
@@ -253,4 +256,5 @@ async def score(state: ServerState, request: Request) -> Response:
     if len(tokens) > state.limits.prompt_tokens:
         message = f"the text must have at most {state.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
         raise ApiError(400, message, param="text", code="limit_exceeded")
-    return AsciiJSONResponse(await score_text(state.scheduler, model, body.text, tokens, body.top_logprobs))
+    deadline = time.monotonic() + state.limits.seconds
+    return AsciiJSONResponse(await score_text(state.scheduler, model, body.text, tokens, body.top_logprobs, deadline))

@@ -44,6 +44,9 @@ async def make_generation_request(
     if sampling.max_new_tokens > limits.max_tokens and not explicit:  # the run's default
         sampling = replace(sampling, max_new_tokens=limits.max_tokens)
     _check_limit("max_tokens", sampling.max_new_tokens, limits.max_tokens)
+    if body.min_new_tokens is not None and body.min_new_tokens > sampling.max_new_tokens:
+        message = f"min_new_tokens is {body.min_new_tokens:,}, and max_tokens {sampling.max_new_tokens:,}"
+        raise ApiError(400, message, param="min_new_tokens")
     for tokens in prompts:
         _check_limit("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
     request = GenerationRequest(model, prompts, sampling, n)

@@ -99,16 +99,16 @@ class ModelRegistry:
 
         Raises ApiError 404 where there is none.
         """
-        run, separator, step = (self.first if name is None else name).partition("@")
-        if run not in self.paths or (separator and not (step.isascii() and step.isdigit() and len(step) < 13)):
+        run, step = self._parse(self.first if name is None else name)
+        if run not in self.paths or (step is not None and not (step.isascii() and step.isdigit() and len(step) < 13)):
             known = ", ".join(list(self.paths)[:_LISTED])
             more = f" and {len(self.paths) - _LISTED} more" if len(self.paths) > _LISTED else ""
             message = f"there is no model {name or repr(name)}; there is: {known}{more}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        if not separator and run in self._newest:
+        if step is None and run in self._newest:
             return self._newest[run]
         async with self._lock:
-            if not separator:
+            if step is None:
                 if run not in self._newest:
                     self._newest[run] = await self._load(run, self.paths[run])
                 return self._newest[run]
@@ -155,6 +155,11 @@ class ModelRegistry:
         path = self.paths[name]
         return sorted(map(checkpoint_step, list_checkpoints(path))) if (path / RUN).is_file() else []
 
+    def _parse(self, name: str) -> tuple[str, str | None]:
+        """(run, step) of NAME@STEP, or (run, None); a run may have an @ in its name."""
+        run, separator, step = name.rpartition("@")
+        return (run, step) if separator and name not in self.paths else (name, None)
+
     async def _get_step(self, run: str, step: int) -> ServedModel:
         if step not in self.steps(run):
             raise ApiError(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
@@ -179,7 +184,7 @@ class ModelRegistry:
             raise ApiError(503, f"the model {name} cannot be opened now: its checkpoint cannot be used") from None
 
     def _read(self, name: str, path: Path) -> ServedModel:
-        now = config_now(self.paths[name.partition("@")[0]])
+        now = config_now(self.paths[self._parse(name)[0]])
         return open_model(name, path, self._options, self._note, None if now is None else now.sample)
 
 

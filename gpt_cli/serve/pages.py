@@ -81,7 +81,9 @@ def _runs_json(registry: ModelRegistry) -> dict[str, Any]:
     for name, config in configs.items():
         changed = {} if config is None else {key: new for key, _, new in changed_keys(known[0], config)}
         values = {} if config is None else {key: str(changed.get(key, old)) for key, old in differing.items()}
-        rows.append({"name": name, "steps": registry.steps(name), "config": values})
+        has_template = config is not None and bool(config.sample.prefix or config.sample.suffix)
+        row = {"name": name, "path": str(registry.paths[name]), "steps": registry.steps(name), "config": values}
+        rows.append(row | {"has_template": has_template})
     return {"runs": rows, "differing": sorted(differing)[:12]}
 
 
@@ -130,8 +132,10 @@ async def attention(state: "ServerState", request: Request) -> Response:
     """`POST /attention`: attention weights of one head on a text."""
     body = AttentionRequest.read(await read_object(request, state.limits))
     model = await state.registry.get(body.model)
-    tokens = encode(model, body.text)[: min(_MAX_ATTENTION_TOKENS, model.context_length)]
-    return AsciiJSONResponse(await asyncio.to_thread(_attention_json, model, tokens, body.layer, body.head))
+    tokens = await asyncio.to_thread(encode, model, body.text, "text")
+    seen = tokens[-min(_MAX_ATTENTION_TOKENS, model.context_length) :]
+    weights = await asyncio.to_thread(_attention_json, model, seen, body.layer, body.head)
+    return AsciiJSONResponse(weights | {"text_tokens": len(tokens)})
 
 
 def _attention_json(model: ServedModel, tokens: list[int], layer: int, head: int) -> dict[str, Any]:

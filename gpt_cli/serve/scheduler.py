@@ -150,7 +150,7 @@ class Scheduler:
     def _overloaded(self, waiting: int) -> ApiError:
         batches = (len(self._queue) + len(self._running)) / self._limits.seats
         seconds = max(1, math.ceil(batches * self._sequence_seconds))
-        message = f"{waiting:,} texts are waiting, of {self._limits.queue:,} that may: try again in {seconds} s"
+        message = f"{plural(waiting, 'text')} waiting, of {self._limits.queue:,} that may: try again in {seconds} s"
         return ApiError(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
 
     def _run(self) -> None:

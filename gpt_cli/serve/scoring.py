@@ -1,6 +1,7 @@
 """Log-probabilities of given tokens, which the scheduler's thread computes between two rounds of generation."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,11 +19,16 @@ from gpt_cli.terminal.plural import plural
 
 
 async def prompt_logprobs(
-    scheduler: Scheduler, model: ServedModel, tokens: Sequence[int], n_top: int
+    scheduler: Scheduler, model: ServedModel, tokens: Sequence[int], n_top: int, deadline: float
 ) -> list[TokenLogprob]:
-    """The log-probability of each token given those before it in its window, as in `gpt score`; None for the first."""
+    """The log-probability of each token given those before it in its window, as in `gpt score`; None for the first.
+
+    Raises ApiError 504 once `deadline`, a time of `time.monotonic`, is over.
+    """
     entries = [TokenLogprob(tokens[0], None, [])]
     for window in windows(len(tokens), model.context_length, default_stride(model.context_length)):
+        if time.monotonic() > deadline:
+            raise ApiError(504, "the time for a request is over", code="timeout")
         window_tokens = tokens[window.begin : window.end]
         future = scheduler.call(partial(_window_logprobs, model.engine, window, window_tokens, n_top))
         window_entries: list[TokenLogprob] = await asyncio.wrap_future(future)
@@ -51,7 +57,7 @@ def token_text(model: ServedModel, token: int) -> str:
 
 
 async def score_text(
-    scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], n_top: int
+    scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], n_top: int, deadline: float
 ) -> dict[str, Any]:
     """The answer of /score: the figures of `gpt score`, and the log-probability of each token."""
     if not text:
@@ -59,7 +65,7 @@ async def score_text(
     if len(tokens) < 2:
         few = plural(len(tokens), "token")
         raise ApiError(400, f"a text of {few} leaves nothing to predict", param="text")
-    entries = await prompt_logprobs(scheduler, model, tokens, n_top)
+    entries = await prompt_logprobs(scheduler, model, tokens, n_top, deadline)
     log_probs = np.array([np.nan if entry.logprob is None else entry.logprob for entry in entries])
     scored = ScoredText(model.tokenizer, text, np.array(tokens, np.uint32), log_probs)
     return {

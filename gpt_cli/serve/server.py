@@ -78,7 +78,7 @@ async def serve(
         lifespan="on",
         ws="none",
         timeout_keep_alive=_IDLE_SECONDS,
-        timeout_graceful_shutdown=max(1, round(drain)),
+        timeout_graceful_shutdown=drain,  # type: ignore[arg-type]  # a float, as asyncio takes it
         limit_concurrency=_CONNECTIONS,
         h11_max_incomplete_event_size=1 << 16,
         http=Connection,

@@ -293,6 +293,22 @@ def test_a_run_named_twice_is_one_and_another_of_its_name_is_refused(runs: Path,
         ModelRegistry([runs / "bytes", make_run(tmp_path / "bytes")], EngineOptions(), pytest.fail)
 
 
+def test_a_run_with_an_at_sign_in_its_name_is_served_by_it(tmp_path: Path) -> None:
+    registry = ModelRegistry([make_run(tmp_path / "v@2"), make_run(tmp_path / "v")], EngineOptions(), pytest.fail)
+    assert asyncio.run(registry.open_first()).name == "v@2"
+    for name in ("v@2", "v@2@0", "v@0"):
+        assert asyncio.run(registry.get(name)).name == name
+    for name in ("v@3", "v@2@1", "@0", "w@2"):
+        with pytest.raises(ApiError) as caught:
+            asyncio.run(registry.get(name))
+        assert caught.value.status == 404
+
+
+def test_fewer_tokens_than_the_least_are_refused(client: Client) -> None:
+    status, answer = client.ask("/v1/completions", prompt="a", max_tokens=3, min_new_tokens=10)
+    assert (status, answer["error"]["param"]) == (400, "min_new_tokens")
+
+
 def test_a_run_of_a_folder_that_cannot_be_served_is_left_out_and_a_named_one_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     for name in ("a-classes", "b-damaged", "c-whole"):

@@ -95,6 +95,27 @@ def test_a_client_that_does_not_wait_for_the_whole_frees_its_seat(client: Client
     wait_until(lambda: client.scheduler.running == 0)
 
 
+def test_a_request_that_only_scores_ends_when_its_time_is_up_too(run: Path) -> None:
+    with serving(run, limits=Limits(seconds=1e-6)) as client:
+        for path, body in {"/score": {"text": "ab" * 40}, "/v1/completions": {"prompt": "ab" * 40}}.items():
+            wanted = {} if path == "/score" else {"max_tokens": 0, "echo": True, "logprobs": 0}
+            status, answer = client.ask(path, **body, **wanted)
+            assert (status, answer["error"]["code"]) == (504, "timeout")
+
+
+def test_an_answer_that_is_cut_off_by_the_end_of_the_server_is_an_error_of_the_api(run: Path) -> None:
+    with serving(run, limits=Limits(max_tokens=ENDLESS), drain=0) as client:
+        answers: list[tuple[int, Any]] = []
+        body = {"prompt": "a", "max_tokens": ENDLESS}
+        asking = threading.Thread(target=lambda: answers.append(client.ask("/v1/completions", **body)))
+        asking.start()
+        wait_until(lambda: client.scheduler.running == 1)
+        client.server.should_exit = True
+        asking.join(HANG)
+    ((status, answer),) = answers
+    assert (status, answer["error"]["message"]) == (503, "the server is ending")
+
+
 def test_a_request_ends_when_its_time_is_up(run: Path) -> None:
     with serving(run, limits=Limits(seconds=0.2, max_tokens=ENDLESS)) as client:
         status, answer = client.ask("/v1/completions", prompt="a", max_tokens=ENDLESS)
@@ -317,6 +338,22 @@ def test_a_key_that_no_header_can_hold_is_told_by_its_line_and_not_shown(tmp_pat
     keys.write_text("\n")
     with pytest.raises(UserError, match="it has no key"):
         make_access_policy("127.0.0.1", (), (), keys)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost", "LOCALHOST"])
+def test_an_address_that_only_this_machine_reaches_needs_no_keys(host: str) -> None:
+    assert make_access_policy(host, (), (), None).hosts is not None
+
+
+@pytest.mark.parametrize("host", ["", "http://127.0.0.1", "[::1]", "127.0.0.1:8000"])
+def test_what_is_no_address_is_refused_as_such(host: str) -> None:
+    with pytest.raises(RequestError, match="is no address to listen on"):
+        make_access_policy(host, (), (), None)
+
+
+def test_a_star_is_no_host() -> None:
+    with pytest.raises(RequestError, match="a Host is a name"):
+        make_access_policy("127.0.0.1", ("*",), (), None)
 
 
 def test_beyond_this_machine_there_is_no_server_without_keys(tmp_path: Path) -> None:

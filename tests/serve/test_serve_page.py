@@ -92,6 +92,12 @@ def test_a_head_divides_its_attention_among_what_it_sees(client: Client) -> None
     assert client.ask("/attention", text="hello", layer=3)[1]["error"]["param"] == "layer"
 
 
+def test_attention_is_of_the_end_of_a_text_that_the_model_does_not_see_whole(client: Client) -> None:
+    status, attention = client.ask("/attention", model="first", text="a" * 30 + "hello")
+    assert (status, attention["text_tokens"], len(attention["tokens"])) == (200, 35, SHAPE.context_length)
+    assert attention["tokens"][-5:] == list("hello")
+
+
 def start(page: Page, client: Client, width: int = 1280, *, dark: bool = False) -> None:
     page.open(client.url + "/", width, dark=dark)
     page.run("document.querySelector('#max_tokens').value = 30; document.querySelector('#prompt').value = 'ab'")
@@ -209,10 +215,10 @@ def test_every_setting_of_the_api_is_set_by_keys_and_told_for_elsewhere(
     assert '"regex":"[a-f]+ [g-z]{3}"' in as_python.partition("extra_body=")[2]
     command = str(page.run("document.querySelector('#as-gpt').textContent"))
     assert command.endswith("  # without presence_penalty and frequency_penalty, which only the server has")
-    _, verb, _, *flags = shlex.split(command, comments=True)
-    flags += ["--json", "--prefix", "", "--suffix", ""]
+    _, verb, path, *flags = shlex.split(command, comments=True)
+    assert path == str(runs / "first")
     capsys.readouterr()
-    assert main([verb, str(runs / "first"), *flags]) == 0
+    assert main([verb, path, *flags, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["samples"][0]["text"] == client.text(**params, **settings)
     page.run("document.querySelector('#regex').value = ''; document.querySelector('#choices').focus()")
     page.type("yes,no")

@@ -117,6 +117,7 @@ def serving(
     keys: Path | None = None,
     origins: tuple[str, ...] = (),
     follow: float | None = None,
+    drain: float = 30.0,
 ) -> Iterator[Client]:
     """A server of these runs, until the block is left."""
     listener = server.bind("127.0.0.1", 0)
@@ -134,6 +135,7 @@ def serving(
                     options or EngineOptions(),
                     notes.append,
                     follow=follow,
+                    drain=drain,
                     started=ready.set_result,
                 )
             )

@@ -66,7 +66,7 @@ def serve(
     from gpt_cli.run.directory import find_run
     from gpt_cli.serve.access_control import make_access_policy
     from gpt_cli.serve.limits import Limits
-    from gpt_cli.serve.model_registry import EngineOptions
+    from gpt_cli.serve.model_registry import EngineOptions, expand
 
     policy = make_access_policy(host, allow_host or (), allow_origin or (), api_key_file)
     limits = Limits(
@@ -80,6 +80,8 @@ def serve(
         seconds=time_limit,
     )
     named = [*(runs or ()), *(run_option or ())] or [find_run(None)]
+    for path in named:  # what is wrong with a run is said whatever the port is
+        expand(path, lambda _: None)
     listener = server.bind(host, port)
     with listener:
         server.run(

@@ -33,6 +33,7 @@ class Refused extends Error {
 }
 
 async function send(path, body, signal) {
+  if (/[^\u0020-\u007e]/.test(state.key)) throw new Refused("a key is of ASCII letters, digits and signs", 401);
   const headers = state.key ? { Authorization: "Bearer " + state.key } : {};
   const options = body === undefined ? { headers, signal } :
     { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body), signal };

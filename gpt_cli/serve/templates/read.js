@@ -43,7 +43,8 @@ async function lookInside(event) {
     $("layer").max = seen.layers;
     $("head").max = seen.heads;
     drawAttention(seen);
-    say(`layer ${seen.layer} of ${seen.layers}, head ${seen.head} of ${seen.heads}`);
+    const size = seen.tokens.length, all = seen.text_tokens === size ? "" : `; the last ${size} of ${seen.text_tokens} tokens`;
+    say(`layer ${seen.layer} of ${seen.layers}, head ${seen.head} of ${seen.heads}${all}`);
   } catch (error) { say(error.message, true); }
 }
 

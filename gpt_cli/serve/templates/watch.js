@@ -31,7 +31,14 @@ function drawCurves(runs) {
   $("curves").replaceChildren(...parts);
 }
 
-const duration = (seconds) => `${Math.floor(seconds / 60)}:${String(Math.round(seconds % 60)).padStart(2, "0")}`;
+const duration = (seconds) => `${Math.floor(Math.round(seconds) / 60)}:${String(Math.round(seconds) % 60).padStart(2, "0")}`;
+const MOST_RUNS = 7; /* that have a colour of their own */
+
+/* The names of the runs that are drawn: the chosen one is among them. */
+function watched() {
+  const names = Object.keys(state.runs), some = names.slice(0, MOST_RUNS), chosenRun = $("model").value;
+  return some.includes(chosenRun) || !names.includes(chosenRun) ? some : [...some.slice(0, -1), chosenRun];
+}
 
 function pace(run) {
   const rows = run.metrics.filter((row) => row.tokens > 0 && row.loss > 0);
@@ -59,11 +66,14 @@ function runsTable(runs, differing) {
 async function watch() {
   try {
     await loadRuns();
-    const runs = await Promise.all(Object.keys(state.runs).slice(0, 7).map((name) => ask(`/runs/${encodeURIComponent(name)}`)));
+    const runs = await Promise.all(watched().map((name) => ask(`/runs/${encodeURIComponent(name)}`)));
     drawCurves(runs);
-    $("progress").replaceChildren(...runs.map((run) => make("p", { className: "facts-line" }, `${run.name}: ${pace(run)}${run.live ? " \u00b7 training" : ""}`)));
+    const left = Object.keys(state.runs).length - runs.length;
+    const more = left > 0 ? [make("p", { className: "facts-line" }, `${left} more: a run that is chosen above is drawn, too`)] : [];
+    $("progress").replaceChildren(...runs.map((run) => make("p", { className: "facts-line" }, `${run.name}: ${pace(run)}${run.live ? " \u00b7 training" : ""}`)), ...more);
     $("runs").replaceChildren(runsTable(runs, state.differing));
     const run = runs.find((one) => one.name === $("model").value) ?? runs[0];
+    $("sampled").textContent = `Samples of the training of ${run.name}`;
     $("samples").replaceChildren(...run.samples.slice(-8).reverse().map((sample) => make("li", {},
       make("p", { className: "when" }, `step ${sample.step}`), make("p", { className: "sample" }, visible(sample.prompt + sample.text)))));
     if (run.live || Object.values(state.runs).length === 0) say("training: looked at again every 3 seconds");
@@ -145,7 +155,7 @@ async function start() {
   startReading();
   $("when").addEventListener("input", slide);
   $("learned").onclick = learn;
-  $("model").onchange = () => { $("step").value = ""; fillSteps(); };
+  $("model").onchange = () => { $("step").value = ""; fillSteps(); if (!$("watch").hidden) watch(); };
   $("step").onchange = elsewhere;
   $("keyform").onsubmit = (event) => {
     event.preventDefault();

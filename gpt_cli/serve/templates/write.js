@@ -24,7 +24,7 @@ function settings() {
 }
 
 function newText(parent, prompt, fixed) {
-  const text = { number: texts.length, parent, prompt, fixed: fixed.length, items: [...fixed], finish: null, problem: "" };
+  const text = { number: texts.length, model: parent?.model ?? chosen(), parent, prompt, fixed: fixed.length, items: [...fixed], finish: null, problem: "" };
   texts.push(text);
   return text;
 }
@@ -52,7 +52,8 @@ function append(text, first) {
 
 function title(text) {
   const why = { length: "as long as asked", stop: "ended by itself" };
-  return `Text ${text.number + 1}` + (text.parent === null ? "" : `, from text ${text.parent.number + 1}`) +
+  const several = new Set(texts.map((one) => one.model)).size > 1;
+  return `Text ${text.number + 1}` + (several ? `, by ${text.model}` : "") + (text.parent === null ? "" : `, from text ${text.parent.number + 1}`) +
     (text.finish ? `: ${text.items.length} tokens, ${why[text.finish] || text.finish}` : "");
 }
 
@@ -84,7 +85,7 @@ async function write(some, body) {
   const begun = performance.now();
   let count = 0, first = null;
   try {
-    for await (const event of events("/v1/completions", { ...body, model: chosen(), logprobs: 10, n: some.length }, mine.signal)) {
+    for await (const event of events("/v1/completions", { ...body, model: some[0].model, logprobs: 10, n: some.length }, mine.signal)) {
       first ??= performance.now() - begun;
       for (const choice of event.choices) {
         const text = some[choice.index];
@@ -120,7 +121,7 @@ async function branch(text, index, one) {
   const item = { id: one.id, text: one.text, logprob: one.logprob, likeliest: text.items[index].likeliest };
   const fixed = [...text.items.slice(0, index), item];
   try {
-    const { tokens } = await ask("/tokenize", { model: chosen(), text: text.prompt || "\n" });
+    const { tokens } = await ask("/tokenize", { model: text.model, text: text.prompt || "\n" }); // the ids are of its vocabulary
     const ids = [...tokens, ...fixed.map((token) => token.id)];
     await write([newText(text, text.prompt, fixed)], { ...settings(), prompt: ids });
   } catch (error) { say(error.message, true); }
@@ -141,9 +142,10 @@ function elsewhere() {
     regex: body.regex, choices: body.choices?.join(","), allow: body.allow, forbid: body.forbid };
   const biases = Object.entries(body.logit_bias || {}).map(([id, value]) => ` --logit-bias ${quote(`#${id}=${value}`)}`).join("");
   const missing = ["presence_penalty", "frequency_penalty"].filter((name) => name in body);
-  const path = state.runs[$("model").value]?.steps.length && $("step").value ?
-    `runs/${$("model").value}/checkpoints/step-${$("step").value.padStart(8, "0")}` : `runs/${$("model").value}`;
-  $("as-gpt").textContent = `gpt sample ${quote(path)} ` +
+  const run = state.runs[$("model").value];
+  const path = (run?.path ?? "") + (run?.steps.length && $("step").value ? `/checkpoints/step-${$("step").value.padStart(8, "0")}` : "");
+  if (run?.has_template) Object.assign(flags, { prefix: "", suffix: "" });
+  $("as-gpt").textContent = (flags.prompt === "-" ? "printf - | " : "") + `gpt sample ${quote(path)} ` +
     Object.entries(flags).filter(([, value]) => value !== undefined).map(([name, value]) => `--${name} ${quote(value)}`).join(" ") +
     biases + ` -n ${body.n}` + (missing.length ? `  # without ${missing.join(" and ")}, which only the server has` : "");
 }
