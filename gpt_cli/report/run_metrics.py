@@ -60,6 +60,8 @@ def figures(record: RunRecord) -> dict[str, Value]:
     bits = [line["bpb"] for line in record.evaluations if "bpb" in line]
     tokens = max((line["tokens"] for line in record.metrics if "tokens" in line), default=0)
     seconds = max((line["time"] for line in record.metrics if "time" in line), default=None)
+    if record.saved is not None and record.saved.step == record.steps and record.saved.seconds:
+        seconds = record.saved.seconds  # with the last evaluation
     rate = tokens / seconds if seconds and tokens else None
     return {
         "bpb": last.get("bpb"),

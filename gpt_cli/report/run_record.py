@@ -25,6 +25,8 @@ class SavedWeights:
     path: str
     step: int
     sha256: str
+    seconds: float | None
+    """All the time that the run took, as the end of `gpt train` says; None in runs of an older gpt."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,9 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         events=events,
         saved=None
         if checkpoint is None
-        else SavedWeights(str(checkpoint.path), checkpoint.step, checkpoint.weights_sha256),
+        else SavedWeights(
+            str(checkpoint.path), checkpoint.step, checkpoint.weights_sha256, checkpoint.state.get("seconds")
+        ),
     )
 
 

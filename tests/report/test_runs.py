@@ -204,3 +204,10 @@ class Terminal:
 
     def readline(self) -> str:
         return self.answer
+
+
+def test_the_speed_of_a_run_is_one_figure_at_the_end_of_training_and_beside_another_run(gpt_here, work_dir):
+    trained = json.loads(gpt_here("train", "runs/one", "--json").stdout)
+    beside = json.loads(gpt_here("diff", "runs/one", "runs/two", "--json").stdout)["results"]
+    assert beside["tokens_per_second"][0] == pytest.approx(trained["tokens_per_second"], abs=0.1)
+    assert beside["seconds"][0] == pytest.approx(trained["train_seconds"], abs=1e-3)
