@@ -37,6 +37,11 @@ class EngineOptions:
     engine: EngineName = "auto"
     weights: WeightDtype = "fp32"
 
+    def flags(self) -> dict[str, str]:
+        """The options of `gpt sample`, without dashes, that compute the same; those with the default are left out."""
+        named = {"device": self.device, "engine": self.engine, "dtype": self.weights}
+        return {name: value for name, value in named.items() if value not in ("auto", "fp32")}
+
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:
@@ -74,7 +79,7 @@ class ModelRegistry:
     def __init__(self, runs: list[Path], options: EngineOptions, note: Notify) -> None:
         """Raises RequestError for a path that is no run, and where two runs have one name."""
         self.paths: dict[str, Path] = {}
-        self._options, self._note = options, note
+        self.options, self._note = options, note
         self._newest: dict[str, ServedModel] = {}
         self._by_step: OrderedDict[str, ServedModel] = OrderedDict()
         self._lock = asyncio.Lock()
@@ -185,7 +190,7 @@ class ModelRegistry:
 
     def _read(self, name: str, path: Path) -> ServedModel:
         now = config_now(self.paths[self._parse(name)[0]])
-        return open_model(name, path, self._options, self._note, None if now is None else now.sample)
+        return open_model(name, path, self.options, self._note, None if now is None else now.sample)
 
 
 def open_model(

@@ -84,7 +84,7 @@ def _runs_json(registry: ModelRegistry) -> dict[str, Any]:
         has_template = config is not None and bool(config.sample.prefix or config.sample.suffix)
         row = {"name": name, "path": str(registry.paths[name]), "steps": registry.steps(name), "config": values}
         rows.append(row | {"has_template": has_template})
-    return {"runs": rows, "differing": sorted(differing)[:12]}
+    return {"runs": rows, "differing": sorted(differing)[:12], "flags": registry.options.flags()}
 
 
 def _config(path: Path) -> Config | None:

@@ -17,6 +17,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.run.log import RunLog
 from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.model_registry import EngineOptions
 from gpt_cli.serve.request_schemas import CompletionRequest
 from tests.support.browser import Page, browsing, find_chromium
 from tests.support.live_server import LETTERS, SHAPE, Client, make_run, serving
@@ -77,6 +78,9 @@ def test_runs_are_told_with_their_curves_and_what_differs(client: Client) -> Non
     listing = client.get("/runs")[1]
     assert [run["name"] for run in listing["runs"]] == ["first", "second"]
     assert listing["differing"] == ["sample.temperature"]
+    assert listing["flags"] == {}
+    assert EngineOptions(engine="torch", weights="bf16").flags() == {"engine": "torch", "dtype": "bf16"}
+    assert [Path(run["path"]).name for run in listing["runs"]] == ["first", "second"]
     assert [run["config"]["sample.temperature"] for run in listing["runs"]] == ["1.0", "0.5"]
     run = client.get("/runs/first")[1]
     assert run["steps"] == [0, 5]

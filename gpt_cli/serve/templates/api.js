@@ -2,7 +2,7 @@
 /* What all parts of the page share: elements, requests, streams. */
 
 const $ = (id) => document.getElementById(id);
-const state = { models: [], runs: {}, key: sessionStorage.getItem("gpt-key") || "" };
+const state = { models: [], runs: {}, flags: {}, key: sessionStorage.getItem("gpt-key") || "" };
 
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);

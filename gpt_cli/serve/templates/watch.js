@@ -43,7 +43,7 @@ function watched() {
 function pace(run) {
   const rows = run.metrics.filter((row) => row.tokens > 0 && row.loss > 0);
   const last = rows.at(-1), before = rows.at(-Math.min(rows.length, 10));
-  if (!last) return "no step yet";
+  if (!last) return run.of ? "no step yet" : "a checkpoint: its run has the curve";
   const value = run.metrics.filter((row) => row.val_loss > 0).at(-1);
   const parts = [`step ${last.step} of ${run.of}`, `loss ${last.loss.toFixed(3)}`];
   if (value) parts.push(`validation ${value.val_loss.toFixed(3)}`);
@@ -91,6 +91,7 @@ function slide() {
 
 async function learn() {
   const name = $("model").value, prompt = $("prompt").value;
+  if (!state.runs[name].steps.length) return say("only this checkpoint is served, not its run", true);
   $("learned").disabled = true;
   try {
     for (const step of state.runs[name].steps) {
@@ -109,6 +110,7 @@ async function loadRuns() {
   const told = await ask("/runs");
   state.runs = Object.fromEntries(told.runs.map((run) => [run.name, run]));
   state.differing = told.differing;
+  state.flags = told.flags;
   const models = Object.keys(state.runs), before = $("model").value;
   fill($("model"), models.map((name) => [name, name]), before);
   fill($("beside"), [["", "nothing"], ...models.flatMap((name) => [[name, name],

@@ -144,7 +144,8 @@ function elsewhere() {
   const missing = ["presence_penalty", "frequency_penalty"].filter((name) => name in body);
   const run = state.runs[$("model").value];
   const path = (run?.path ?? "") + (run?.steps.length && $("step").value ? `/checkpoints/step-${$("step").value.padStart(8, "0")}` : "");
-  if (run?.has_template) Object.assign(flags, { prefix: "", suffix: "" });
+  Object.assign(flags, run?.has_template ? { prefix: "", suffix: "" } : {}, state.flags);
+  $("templated").hidden = !run?.has_template;
   $("as-gpt").textContent = (flags.prompt === "-" ? "printf - | " : "") + `gpt sample ${quote(path)} ` +
     Object.entries(flags).filter(([, value]) => value !== undefined).map(([name, value]) => `--${name} ${quote(value)}`).join(" ") +
     biases + ` -n ${body.n}` + (missing.length ? `  # without ${missing.join(" and ")}, which only the server has` : "");
