@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from gpt_cli.serve.request_schemas import GenerationFields, Message
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.serve.token_sampling import Penalties
+
+
+_COMPILER = ThreadPoolExecutor(1, "gpt-serve-compiler")
+"""Of patterns, which may take seconds each: those of one client hold up no request without."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,11 @@ async def make_generation_request(
     presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
     if not (presence or frequency or model.engine.needs_processors(sampling)) or sampling.max_new_tokens == 0:
         return request
-    return await asyncio.to_thread(_with_processors, request, presence, frequency)
+    compiling = asyncio.get_running_loop().run_in_executor(_COMPILER, _with_processors, request, presence, frequency)
+    try:
+        return await asyncio.wait_for(compiling, limits.seconds)
+    except TimeoutError:
+        raise ApiError(504, f"the text was not begun after {limits.seconds:g} s", code="timeout") from None
 
 
 def _with_processors(request: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:

@@ -14,7 +14,13 @@ from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import config_now, find_run
-from gpt_cli.run.open_checkpoint import TaskError, build_torch_model, open_checkpoint, refuse_other_task
+from gpt_cli.run.open_checkpoint import (
+    TaskError,
+    build_torch_model,
+    how_to_train,
+    open_checkpoint,
+    refuse_other_task,
+)
 from gpt_cli.run.run_files import RUN
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
@@ -235,12 +241,18 @@ def expand(path: Path, note: Notify) -> tuple[list[Path], bool]:
     Raises RequestError where there is none.
     """
     if path.is_dir() and not (path / RUN).is_file():
-        runs = [child for child in sorted(path.iterdir()) if (child / RUN).is_file() and list_checkpoints(child)]
+        found = [child for child in sorted(path.iterdir()) if (child / RUN).is_file()]
+        runs = [child for child in found if list_checkpoints(child)]
+        for child in found:
+            if child not in runs:
+                note(f"{child} is not served: it has no checkpoint yet")
         if served := [run for run in runs if _is_language_model(run, note)]:
             return served, True
         if runs:
             raise RequestError(f"none of the runs in {path} can be served", hint="gpt serve RUN names one")
     run = find_run(path)
+    if (run / RUN).is_file() and not list_checkpoints(run):
+        raise RequestError(f"{run} has no checkpoint yet", hint=how_to_train(run))
     if (run / RUN).is_file() and (run / CONFIG).is_file():  # a checkpoint says so when it is opened
         refuse_other_task(run, load_config(run / CONFIG), "language")
     return [run], False

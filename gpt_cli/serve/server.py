@@ -15,6 +15,7 @@ from gpt_cli.serve.app import ServerState, make_app
 from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
+from gpt_cli.terminal.escape import escape_control_chars
 
 _CONNECTIONS = 1024
 _IDLE_SECONDS = 15
@@ -89,7 +90,7 @@ async def serve(
     def announce() -> None:
         note(f"{first.name}, step {first.step:,}, {first.engine.name}: http://{url_host}:{port}")
         if others := [name for name in registry.paths if name != registry.first]:
-            note(f"also served: {', '.join(others)}")
+            note(f"also served: {', '.join(map(escape_control_chars, others))}")
         started(server)
 
     server = Server(config, announce)

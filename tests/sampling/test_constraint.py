@@ -236,6 +236,7 @@ def test_a_token_that_is_never_written_is_no_way_to_a_match() -> None:
         ("(a)?(?(1)b|a)", "a conditional group"),
         ("(?:a{100}){1000}", "the pattern is too large: it needs more than 20,000 states"),
         ("(a|b)*a(a|b){15}", "the pattern is too large"),
+        ("(a{1,100}){1,100}", "the pattern is too large: too many of its parts can match the same text"),
         ("(" * 3000 + "a" + ")" * 3000, ""),
         ("[xyz]", "the vocabulary cannot write any text that matches the pattern"),
         ("a{20}", "a text that matches the pattern may take 20 tokens; max_new_tokens is 9"),

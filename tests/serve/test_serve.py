@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -302,6 +303,17 @@ def test_a_run_with_an_at_sign_in_its_name_is_served_by_it(tmp_path: Path) -> No
         with pytest.raises(ApiError) as caught:
             asyncio.run(registry.get(name))
         assert caught.value.status == 404
+
+
+def test_a_run_without_a_checkpoint_is_not_served_and_that_is_said(tmp_path: Path) -> None:
+    make_run(tmp_path / "a-begun")
+    shutil.rmtree(tmp_path / "a-begun/checkpoints")
+    whole = make_run(tmp_path / "whole")
+    notes: list[str] = []
+    assert list(ModelRegistry([tmp_path], EngineOptions(), notes.append).paths) == ["whole"]
+    assert notes == [f"{tmp_path / 'a-begun'} is not served: it has no checkpoint yet"]
+    with pytest.raises(RequestError, match="a-begun has no checkpoint yet"):
+        ModelRegistry([whole, tmp_path / "a-begun"], EngineOptions(), notes.append)
 
 
 def test_fewer_tokens_than_the_least_are_refused(client: Client) -> None:

@@ -22,6 +22,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.access_control import make_access_policy
 from gpt_cli.serve.connection import Connection
+from gpt_cli.serve.generation_request import _COMPILER
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
@@ -93,6 +94,20 @@ def test_a_client_that_does_not_wait_for_the_whole_frees_its_seat(client: Client
         caller.sendall(body)
         wait_until(lambda: client.scheduler.running == 1)
     wait_until(lambda: client.scheduler.running == 0)
+
+
+def test_a_pattern_that_takes_long_to_compile_holds_up_patterns_alone_and_those_no_longer_than_their_time(
+    run: Path,
+) -> None:
+    compiled = threading.Event()
+    with serving(run, limits=Limits(seconds=0.5)) as client:
+        _COMPILER.submit(compiled.wait)
+        try:
+            status, answer = client.ask("/v1/completions", prompt="a", regex="[a-z]+", max_tokens=3)
+            assert (status, answer["error"]["code"]) == (504, "timeout")
+            assert client.send("POST", "/v1/completions", b'{"prompt": "a", "max_tokens": 0}')[0] == 200
+        finally:
+            compiled.set()
 
 
 def test_a_request_that_only_scores_ends_when_its_time_is_up_too(run: Path) -> None:

@@ -16,6 +16,7 @@ from gpt_cli.sampling.constraint.nfa import NFA, Ranges
 Numbers = npt.NDArray[np.int64]
 
 _MAX_STATES = 20_000
+_MAX_VISITS = 4_000_000  # of states of the NFA, over all subsets: about three seconds
 _CODE_POINTS = 0x110000
 
 
@@ -65,14 +66,20 @@ def classify(sets: Iterable[Ranges]) -> tuple[Classes, dict[Ranges, frozenset[in
 def to_dfa(nfa: NFA, alphabet: Ranges) -> DFA:
     """The automaton of `nfa`, restricted to characters of `alphabet` (the subset construction).
 
-    Raises RequestError when it has too many states.
+    Raises RequestError when it has too many states, or its states are too large subsets.
     """
     classes, classes_of = classify([alphabet, *(ranges for edges in nfa.edges for ranges, _ in edges)])
     start = _closure(nfa, {nfa.start})
     numbers = {start: 0}
     rows: list[dict[int, int]] = []
-    pending = [start]
+    pending, visits = [start], 0
     for states in pending:  # it grows meanwhile
+        visits += len(states)
+        if visits > _MAX_VISITS:
+            raise RequestError(
+                "the pattern is too large: too many of its parts can match the same text",
+                hint="repeats of repeats such as (a{1,100}){1,100} do that",
+            )
         reached: dict[int, set[int]] = {}
         for state in states:
             for ranges, target in nfa.edges[state]:
