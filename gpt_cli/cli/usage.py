@@ -208,19 +208,25 @@ def _of_words(path: str, arguments: Sequence[str]) -> str | None:
             for argument in arguments
         ]
         return f"an option is written with dashes: {' '.join([path, *words])}"
+    runs = [argument for argument in arguments if Path(argument).is_dir()]
+    if len(runs) > 1:
+        return f"one run at a time: {path} {quote(runs[0])}"
     for index, argument in enumerate(arguments):
         option, _, first = argument.partition("=")
         if option == "--prompt":
             following = _leading_words(arguments[index + 1 :])
-            prompt = quote(" ".join([first, *following] if first else following))
+            texts = [first, *following] if first else following
+            if len(texts) < 2:
+                continue
+            prompt = quote(" ".join(texts))
             others = [quote(other) for other in arguments[index + 1 + len(following) :]]
             before = map(quote, arguments[:index])
             return f"a text in several words is one in quotes: {' '.join([path, *before, '--prompt', prompt, *others])}"
     words = _leading_words(arguments)
     if not words or not Path(words[0]).is_dir():
         return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
-    if len(words) > 1 and Path(words[1]).exists():
-        return f"one run at a time: {path} {quote(words[0])}"
+    if path == "gpt sample" and len(words) == 2 and Path(words[1]).is_file():
+        return f"a file of text is given by --prompt-file: {path} {quote(words[0])} --prompt-file {quote(words[1])}"
     return f"a text is given by --prompt: {path} {quote(words[0])} --prompt {quote(' '.join(words[1:]))}"
 
 
@@ -246,7 +252,7 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     if ours is None and (close := get_close_matches(spelled, words, 1, 0.8)):
         ours = close[0]
     value = _value_of(name, arguments) or _NO_VALUE
-    if ours == "run" and value.isdecimal():
+    if ours == "run" and (value.isdecimal() or (spelled == "checkpoint" and not Path(value).exists())):
         return _SPOKEN["sample"]["step"]
     if ours is not None and ours in words:
         argument = spelled.upper() if value == _NO_VALUE else quote(value)

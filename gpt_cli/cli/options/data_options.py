@@ -4,12 +4,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import SplitBy
 from gpt_cli.terminal.plural import plural
 
@@ -44,6 +44,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     refuse_text_key(corpus, keys["text_key"])
     for source in corpus:
         _refuse_key(source, keys)
+        _refuse_config(source)
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and find_store(source) is not None:
@@ -74,6 +75,20 @@ def _refuse_key(source: str, options: Mapping[str, Any]) -> None:
         "this takes texts and options: keys of a config are for gpt train",
         hint=f"--{name.replace('_', '-')} {quote(value)}" if is_option else "leave it out",
     )
+
+
+def _refuse_config(source: str) -> None:
+    """Raise RequestError for a config, which names a text and is none; other YAML is text as any other."""
+    from gpt_cli.config import load_config
+
+    path = Path(source)
+    if path.suffix.lower() not in (".yaml", ".yml") or "\0" in source or not path.is_file():
+        return
+    try:
+        texts = load_config(path).data.sources
+    except UserError:
+        return
+    raise RequestError(f"{source} is a config, not text", hint=f"name its text: {join(texts)}")
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:

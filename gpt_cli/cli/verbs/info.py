@@ -43,6 +43,8 @@ def info(
 
         config = load_effective(path, overrides or [])
         figures = info_of_config(path, overrides or [], note)
+        if config.train.budget is not None:
+            note("train.budget chooses a model by measuring, when training starts: these figures are of what is set")
         if devices is not None:
             from gpt_cli.training.device_share import device_share
 
