@@ -26,7 +26,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Split
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer, vocab_stats
+from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer, trainer, vocab_stats
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
 from gpt_cli.tokenizer.cached_bpe import CachedBPE
 from gpt_cli.tokenizer.pretokenizer import RULES, pre_tokenize, split_chunks
@@ -188,6 +188,23 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
     assert completed.stdout.decode().strip() == digest
     monkeypatch.setattr("gpt_cli.tokenizer.trainer.BLOCK", 100)
     assert train(ENGLISH, 500).digest == digest
+
+
+@pytest.mark.parametrize("word", ["ACGTTAG", "漢字", "9", " ", " \n", "=", "_-"])
+def test_learning_sees_no_very_long_word_and_all_of_the_text(word: str) -> None:
+    text = "a text before " + word * 5_000 + " and one after"
+
+    chunks = list(trainer._trainer_chunks([text], "gpt2"))
+
+    split = Split(Regex(RULES["gpt2"].published), "isolated").pre_tokenize_str
+    assert "".join(chunks) == text
+    assert max(len(piece) for chunk in chunks for piece, _ in split(chunk)) <= 2 * trainer._LONG_WORD
+
+
+def test_text_without_very_long_words_is_learned_from_uncut() -> None:
+    text = "a word of 999 letters: " + "x" * 999 + " and others, " * 500
+
+    assert list(trainer._trainer_chunks([text], "gpt2")) == [text]
 
 
 def test_a_vocabulary_out_of_reach_says_how_many_ids_the_text_supports() -> None:
