@@ -23,7 +23,7 @@ def first_line(error: Exception) -> str:
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str | None:
     """A hint with the one of the `known` words, after `prefix`, that is most like `word`; None if none is like it."""
-    close = get_close_matches(word, known, 1)
+    close = get_close_matches("cuda" if word.lower() == "gpu" else word, known, 1)
     return f"did you mean {prefix}{close[0]}?" if close else None
 
 

@@ -132,7 +132,7 @@ def commands_page() -> str:
         "",
         "What `gpt COMMAND --help` says, on one page. Data goes to stdout and everything else to stderr; `--json`"
         " prints one JSON object. Exit codes: 0 done, 1 the work failed (data, disk, memory, numbers that are not"
-        " finite), 2 the request is wrong, 70 a bug in `gpt`, 130 and 143 stopped by a signal, after saving.",
+        " finite), 2 the request is wrong, 70 a bug in `gpt`, 129, 130 and 143 stopped by a signal, after saving.",
         "",
         *(f"- [`{path}`](#{path.replace(' ', '-')}): {_escape(context.command.get_short_help_str(200))}"
           for path, context in pages),

@@ -62,7 +62,7 @@ class Repl:
         self._generator, self._conversation, self._sampling = generator, conversation, sampling
         self._skip_unknown, self._raw = skip_unknown, raw
         self._typed = sys.stdin.isatty()
-        self._saved: set[Path] = set()  # files of ours, which may be written again
+        self._saved: set[Path] = set()  # files of this conversation, which may be written again
         self._numbers = number_commands()
         self._commands: dict[str, Callable[[str], None]] = {
             "stop": self._set_stop,
@@ -179,6 +179,7 @@ class Repl:
 
     def _reset(self, _: str) -> None:
         self._conversation.reset()
+        self._saved.clear()
         note("(everything is forgotten)")
 
     def _save(self, value: str) -> None:
@@ -191,6 +192,8 @@ class Repl:
         if path.exists() and path.resolve() not in self._saved:
             raise RequestError(f"there is a file {path} already", hint="choose another name")
         text = self._conversation.text
+        if not text:
+            raise RequestError("there is nothing to save: nothing was said yet")
         if path.suffix == ".jsonl":
             turns = [{"said": t.user, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
             text = "".join(json.dumps(turn) + "\n" for turn in turns)

@@ -58,6 +58,8 @@ def known_choices(tokenizer: "Tokenizer", choices: Sequence[str], *, skip: bool)
 def note_unknown_stops(tokenizer: "Tokenizer", stops: Sequence[str]) -> None:
     """Say which of the texts `stops` can never be written, since the vocabulary lacks characters of them."""
     for stop in stops:
+        if "\\n" in stop:
+            note(f"'{stop}' holds a backslash and an n; a line break is $'\\n' in a shell")
         if missing := tokenizer.unknown_characters(stop):
             note(f"no text stops at '{stop}', since the vocabulary lacks it: {list_characters(missing)}")
 

@@ -263,6 +263,10 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
         return f"it is given without a name: {' '.join([context.command_path, *order])}"
     if ours == "yes":
         return "--yes does not ask"
+    if any(
+        ours in (o.lstrip("-") for o in one.opts) and getattr(one, "is_flag", False) for one in context.command.params
+    ):
+        return f"--{ours}"
     if ours is not None:
         return f"{known.get(ours, f'--{ours}')} {value if value == _NO_VALUE else quote(value)}"
     if (spoken := _SPOKEN.get(context.info_name, {}).get(spelled)) is not None:

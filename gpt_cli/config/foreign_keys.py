@@ -1,5 +1,6 @@
 """Keys of other trainers: which of ours each is, and how its value is written there."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from shlex import quote
@@ -59,6 +60,8 @@ def assignment(name: str, key: str, value: str) -> str:
     convert = _CONVERSIONS.get(name.lower().replace("-", "_"))
     if convert is not None:
         return convert(value)
+    if key == "optim.grad_clip" and re.fullmatch(r"0(\.0*)?|none|false", value.lower()):
+        return f"{key}=null"
     if key == "runtime.precision":
         known = value.lower()
         return f"{key}={_PRECISIONS.get(known, quote(value))}"

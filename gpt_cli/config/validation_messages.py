@@ -152,7 +152,7 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
         if not isinstance(number, int | float):
             return None
         return f"write {digits}" + (", without quotes" if digits == text else "")
-    close = get_close_matches(word, words, 1, 0.75)
+    close = get_close_matches("cuda" if word.lower() == "gpu" else word, words, 1, 0.75)
     return f"did you mean {close[0]}?" if close else None
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gpt_cli.errors import RequestError
 from gpt_cli.sampling.constraint import CompiledPattern, Matcher
 from gpt_cli.sampling.constraint.constraint import Constraint
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
@@ -54,6 +55,7 @@ class ProcessorFactory:
         self._vocab_size, self._end_of_text = tokenizer.vocab_size, tokenizer.eot_id
         self._bias = token_bias(tokenizer, sampling.logit_bias)
         self._pattern: CompiledPattern | None = None
+        _refuse_long_choices(tokenizer, sampling)
         if any(limit is not None for limit in (sampling.pattern, sampling.forbid, sampling.allow)):
             never = [token for token, value in self._bias.items() if value == -math.inf]
             self._pattern = CompiledPattern(
@@ -85,3 +87,14 @@ class ProcessorFactory:
         if (n := self._sampling.no_repeat_ngram) is not None:
             processors.append(NoRepeatNgram(n, prompts))
         return BatchProcessors(processors, recorder, None if constraint is None else constraint.matchers)
+
+
+def _refuse_long_choices(tokenizer: Tokenizer, sampling: SamplingParams) -> None:
+    """Raise RequestError for a choice of more than `max_new_tokens` tokens, where another is short enough."""
+    lengths = [len(tokenizer.encode(choice)) for choice in sampling.choices]
+    if lengths and min(lengths) <= sampling.max_new_tokens < max(lengths):
+        longest = sampling.choices[lengths.index(max(lengths))]
+        raise RequestError(
+            f"the choice {longest!r} has {max(lengths):,} tokens; max_new_tokens is {sampling.max_new_tokens:,}",
+            hint=f"--max-new-tokens {max(lengths)}, or more",
+        )

@@ -165,8 +165,10 @@ class Request:
         if is_gone(existing.data.source):
             return replace_keys(existing, {"data.source": source})
         trained_on = ", ".join(existing.data.sources)
-        more = [f"train.init_from={quote(init_from)}"] if init_from is not None else []
-        another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *more])
+        kept = [quote(one) for one in overrides if not one.startswith(("run_dir=", "train.init_from="))]
+        if init_from is not None:
+            kept.append(f"train.init_from={quote(init_from)}")
+        another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *kept])
         raise RequestError(
             f"{run_dir} is a run on another text, {trained_on}", hint=f"give this one another name: {another}"
         )

@@ -14,6 +14,7 @@ from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
 from gpt_cli.errors import RequestError
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
@@ -75,6 +76,7 @@ def classify(
         raise RequestError("there are no texts in what was given")
     classifier = TextClassifier.of(saved, device, note)
     known = without_unknown(saved.tokenizer, [text for _, text in inputs], skip=unknown == "skip", source="texts")
+    inputs, known = _without_empty(inputs, known)
     verdicts = classifier.classify(known, [where for where, _ in inputs])
     for (where, text), verdict in zip(inputs, verdicts, strict=True):
         if jsonl:
@@ -85,6 +87,18 @@ def classify(
             print(json_format.dumps(line), flush=True)
         else:
             _print(text, verdict.top(top), alone=len(inputs) == 1)
+
+
+def _without_empty(
+    inputs: list[tuple[str | None, str]], known: list[str]
+) -> tuple[list[tuple[str | None, str]], list[str]]:
+    """Both without the texts that are left empty by --unknown skip, if others are not; with a note."""
+    filled = [i for i, text in enumerate(known) if text.strip() or not inputs[i][1].strip()]
+    if not filled or len(filled) == len(known):
+        return inputs, known
+    empty = plural(len(known) - len(filled), "text")
+    note(f"{empty} of {len(known):,} left out: the vocabulary has none of their characters")
+    return [inputs[i] for i in filled], [known[i] for i in filled]
 
 
 def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:

@@ -30,11 +30,15 @@ def info(
 
     Example: gpt info configs/quickstart.yaml model.n_layer=8
     """
+    from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.report.info_view import render_info, render_share
     from gpt_cli.run.directory import find_run
     from gpt_cli.run.model_info import info_of_config, info_of_run
 
     share = None
+    if path is not None and is_override(str(path)):
+        change = " ".join(map(quote, (str(path), *(overrides or []))))
+        raise RequestError(f"{path} changes a config: which one?", hint=f"gpt info CONFIG {change}")
     path = one_run(path, run_option)
     if path is not None and (
         (path.is_file() and path.suffix not in (".safetensors", ".gguf")) or path.suffix.lower() in (".yaml", ".yml")

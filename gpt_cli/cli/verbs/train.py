@@ -1,6 +1,7 @@
 """`gpt train`: text in, run directory out."""
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,4 +157,6 @@ def print_summary(summary: "Summary", *, json: bool) -> None:
     if summary.exit_code:
         note("the same command resumes from here")
     run = quote(str(summary.run_dir))
+    if ended_by := re.search(r"train\.(max_minutes|until_loss|patience)\b", summary.stopped):
+        note(f"continue: gpt train {run} {ended_by[0]}=null")
     note(f"sample: gpt sample --run {run}" if summary.accuracy is None else f"classify: gpt classify --run {run} TEXT")
