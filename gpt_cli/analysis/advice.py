@@ -10,7 +10,8 @@ _REPLACEMENT = "U+FFFD"
 
 def advise(report: TextReport) -> list[str]:
     """A good loss to reach, then problems, the most severe first."""
-    return [_good_loss(report), *(_problems(report) or ["Nothing here needs mending."])]
+    sound = [] if report.distinct_characters < 2 else ["Nothing here needs mending."]
+    return [_good_loss(report), *(_problems(report) or sound)]
 
 
 def _good_loss(report: TextReport) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-_MAX_COUNTED = (1 << 16) - 1  # longer lines count as this long in the histogram for the median
+MAX_COUNTED = (1 << 16) - 1  # longer lines count as this long in the histogram for the median
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class LineStats:
     lines: int
     blank: int
     median_length: int
+    """MAX_COUNTED for that or more."""
     mean_length: float
     longest: int
     crlf: int
@@ -25,7 +26,7 @@ class LineLengths:
     """Counts lines in consecutive pieces of text, given as code points."""
 
     def __init__(self) -> None:
-        self._histogram = np.zeros(_MAX_COUNTED + 1, dtype=np.int64)
+        self._histogram = np.zeros(MAX_COUNTED + 1, dtype=np.int64)
         self._read = 0  # characters so far
         self._start = 0  # of the line that has not ended yet
         self._total = 0
@@ -56,6 +57,6 @@ class LineLengths:
         )
 
     def _count(self, lengths: npt.NDArray[np.int64]) -> None:
-        self._histogram += np.bincount(np.minimum(lengths, _MAX_COUNTED), minlength=len(self._histogram))
+        self._histogram += np.bincount(np.minimum(lengths, MAX_COUNTED), minlength=len(self._histogram))
         self._total += int(lengths.sum())
         self._longest = max(self._longest, int(lengths.max(initial=0)))

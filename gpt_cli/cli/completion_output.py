@@ -62,6 +62,8 @@ def measure_completions(
         written = [text.text() for (text,) in texts]
     prompts = [_prompt(saved, prompt) for prompt, _ in turns]
     figures: dict[str, Any] = {"examples": len(turns), **asdict(score_completions(written, references))}
+    if figures["bleu"] is None:
+        note("no reference has four words in a row, so there is no BLEU")
     if baselines:
         train = corpus.examples["train"]
         known = [train.last_turn(number) for number in range(len(train))]

@@ -276,6 +276,10 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
         from gpt_cli.config.keys import key_for
 
         key = key_for(name)
+        negated = key_for(name.lower()[3:]) if name.lower().startswith(("no-", "no_")) else None
+        for switch, state in ((negated, "false"), (key, "true")):
+            if switch is not None and value == _NO_VALUE and _is_switch(switch):
+                return f"keys of the config are written without dashes: {switch}={state}"
         if key is not None:
             return f"keys of the config are written without dashes: {assignment(name, key, value)}"
     if spelled == "debug":
@@ -283,6 +287,13 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     if spelled == "version":
         return "gpt --version"
     return did_you_mean(spelled, [option for option in known if len(option) > 1], "--")
+
+
+def _is_switch(key: str) -> bool:
+    """True if a key of the config is true or false."""
+    from gpt_cli.config.keys import accepted_types, fields, schema_of
+
+    return key in fields() and "true" in accepted_types(schema_of(key))
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:

@@ -95,6 +95,7 @@ _CONVERSIONS: Mapping[str, Callable[[str], str]] = {
     "tensorboard": lambda _: "'log.sinks=[tensorboard]'",
     **dict.fromkeys(("beta1", "adam_beta1"), lambda value: f"'optim.betas=[{value},0.95]'"),
     **dict.fromkeys(("beta2", "adam_beta2"), lambda value: f"'optim.betas=[0.9,{value}]'"),
+    **dict.fromkeys(("name", "run_name"), lambda value: f"run_dir={quote(value if '/' in value else f'runs/{value}')}"),
     **{unit: partial(_duration, unit[0]) for unit in ("seconds", "minutes", "hours")},
     "gpu": lambda _: "runtime.device=cuda",
     "cuda": lambda _: "runtime.device=cuda",

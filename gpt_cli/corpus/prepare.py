@@ -118,7 +118,8 @@ def prepare_corpus(
 def check_paths(sources: str | list[str]) -> None:
     """Raise as reading does for a path that is not there; nothing is read."""
     for source in [sources] if isinstance(sources, str) else sources:
-        is_path = source.isprintable() and source not in ("", "-") and ":" not in source
+        is_name = source.startswith(("builtin:", "corpus:", "hf:"))
+        is_path = source.isprintable() and source not in ("", "-") and not is_name
         if is_path and find_store(source) is None:
             find_files(source, ReaderOptions(), lambda _: None)
 

@@ -117,6 +117,15 @@ CORPORA: tuple[DatasetInfo, ...] = (
         licence="CDLA-Sharing-1.0",
         split="the published training split",
     ),
+    DatasetInfo(
+        name="tinystories-valid",
+        about="the same kind of stories: validation split",
+        url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
+        size=22_502_601,
+        sha256="6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
+        licence="CDLA-Sharing-1.0",
+        split="the published validation split",
+    ),
     *(
         DatasetInfo(
             name=name,
@@ -142,15 +151,6 @@ CORPORA: tuple[DatasetInfo, ...] = (
         split="none published: data.val_fraction and data.test_fraction, by a hash of the prompt",
         zip_pair=("Books.de-en.en", "Books.de-en.de"),
         text_limit=20_000_000,
-    ),
-    DatasetInfo(
-        name="tinystories-valid",
-        about="the same: validation split",
-        url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
-        size=22_502_601,
-        sha256="6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
-        licence="CDLA-Sharing-1.0",
-        split="the published validation split",
     ),
 )
 

@@ -38,9 +38,11 @@ def choose_class_layout(config: Config) -> tuple[Layout, ModelConfig]:
     Raises RequestError, naming the option that prevents it, if there is none.
     """
     if config.task.pooling != "last":
+        causal = config.model.causal
         raise RequestError(
-            f"no architecture there is this classifier exactly: task.pooling is {config.task.pooling}",
-            hint="train with task.pooling=last",
+            f"no architecture there is this classifier exactly: task.pooling is {config.task.pooling}"
+            + ("" if causal else ", model.causal is false"),
+            hint="train with task.pooling=last" + ("" if causal else " model.causal=true"),
         )
     model = as_class_model(config.model)
     return choose_layout(model, LAYOUTS_OF_CLASSES), model

@@ -40,9 +40,9 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
     release, as then two processes could each lock a file of their own.
     """
 
-    def __init__(self, directory: Path, *, write: bool = True) -> None:
-        """Acquire the lock. `write`: write the holder into the file. Raises LockedError."""
-        self.path = directory / "lock"
+    def __init__(self, directory: Path, *, write: bool = True, another: str = "another run_dir") -> None:
+        """Acquire the lock. `write`: write the holder into the file. Raises LockedError, whose hint names `another`."""
+        self.path, self._another = directory / "lock", another
         require_regular_file(self.path)
         with translate_os_errors("write", self.path):
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | NO_FOLLOW, 0o666)
@@ -95,7 +95,7 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
                 raise
             raise LockedError(
                 f"another process is writing to {directory} ({_describe_holder(self.path)})",
-                hint="wait for it to end, stop it, or choose another run_dir",
+                hint=f"wait for it to end, stop it, or choose {self._another}",
             ) from error
 
 

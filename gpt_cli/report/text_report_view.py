@@ -5,6 +5,7 @@ from textwrap import fill
 
 from gpt_cli.analysis.advice import advise
 from gpt_cli.analysis.characters import CharacterCount
+from gpt_cli.analysis.lines import MAX_COUNTED
 from gpt_cli.analysis.text_report import DuplicateCount, TextReport
 from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
@@ -34,13 +35,13 @@ def render_inspection(report: TextReport) -> str:
 
 def _pairs(report: TextReport) -> dict[str, object]:
     lines = report.lines
+    median = f"{'at least ' * (lines.median_length == MAX_COUNTED)}{lines.median_length:,}"
     pairs: dict[str, object] = {
         "characters": f"{report.characters:,}, of which {report.val_characters:,} are held out for validation",
         "bytes": f"{report.bytes:,}, {report.bytes / report.characters:.2f} per character",
         "distinct": plural(report.distinct_characters, "character"),
         "documents": f"{report.documents:,}, {_share(report.duplicate_documents)} duplicates",
-        "lines": f"{lines.lines:,}, {lines.blank:,} empty; median {lines.median_length:,} characters,"
-        f" longest {lines.longest:,}",
+        "lines": f"{lines.lines:,}, {lines.blank:,} empty; median {median} characters, longest {lines.longest:,}",
         "repeated": f"{_share(report.duplicate_lines)} of the lines of 30 characters or more",
         "overlap": f"{_share(report.leak.passages)} of the validation passages of 32 characters,"
         f" {_share(report.leak.lines)} of its long lines"

@@ -262,11 +262,17 @@ def refuse_without_record(path: Path) -> None:
     was_run = newest is not None or all((path / name).is_file() for name in (CONFIG, DATA, "SHA256SUMS"))
     if was_run and not (path / RUN).exists():
         hint = "it has no checkpoint: train it anew" if newest is None else _use_alone(newest)
+        if not (path / CONFIG).exists():  # as where a run was removed while it was trained
+            raise DamagedError(f"{path} has checkpoints, and nothing else of a run", hint=hint)
         raise DamagedError(f"{path} is damaged: {RUN} is missing", hint=hint)
 
 
 def _use_alone(checkpoint: Path) -> str:
-    return f"its newest checkpoint can be used by itself: gpt sample {quote(str(checkpoint))}"
+    path = quote(str(checkpoint))
+    return (
+        f"its newest checkpoint can be used by itself: gpt sample {path}; a new run begins with its weights:"
+        f" gpt train TEXT train.init_from={path}"
+    )
 
 
 def _is_single_file(path: Path) -> bool:

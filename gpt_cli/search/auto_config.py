@@ -85,7 +85,9 @@ def _check_sources(sources: Sequence[str]) -> None:
             raise RequestError(f"the TEXT '{source}' is no name of a file that a config can hold", hint=hint)
         if source == "-":
             raise RequestError(
-                "a config cannot be fitted to standard input, which is read once",
+                "a config cannot be fitted to standard input, which is read once"
+                if len(sources) == 1
+                else "standard input is read once, and cannot be one of several texts",
                 hint="`gpt train -` keeps it in a file and fits a config to that"
                 if len(sources) == 1
                 else "keep it in a file first, and name that: cat > input.txt",

@@ -148,8 +148,8 @@ def best_choice(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None
     if not possible:
         fastest = min(candidate.seconds_per_step for candidate, _ in predictions)
         raise RequestError(
-            f"train.budget leaves {max(0.0, seconds):.0f} s, and the smallest model takes {1e3 * fastest:,.0f} ms"
-            f" a step: too few for {_FEWEST_STEPS} steps",
+            f"train.budget leaves {max(0.0, seconds):.1f} s for training and evaluating, and the smallest model takes"
+            f" {1e3 * fastest:,.0f} ms a step: too few for {_FEWEST_STEPS} steps",
             hint="give it more time: train.budget=10m",
         )
     return min(possible, key=lambda choice: choice.loss)

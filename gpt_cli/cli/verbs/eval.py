@@ -146,4 +146,8 @@ def evaluate(
     if json:
         print_json(figures)
     else:
-        print(render_pairs(figures))
+        print(
+            render_pairs(
+                {name: figure for name, figure in figures.items() if not name.endswith("bleu") or figure is not None}
+            )
+        )

@@ -81,9 +81,10 @@ def export(
 
     loaded = load_model(path, torch.device("cpu"), note, "any")
     if to == "gguf" and loaded.config.task.kind == "classes":
+        into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(target.with_suffix('')))}"
         raise RequestError(
             f"{run} classifies texts: it predicts no tokens, as a model of llama.cpp must",
-            hint=f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(target.with_suffix('')))}",
+            hint=into_hf if loaded.config.task.pooling == "last" else "gpt classify and gpt serve use it as it is",
         )
     architecture: str | None = None
     if to == "checkpoint":

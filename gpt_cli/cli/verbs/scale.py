@@ -1,5 +1,6 @@
 """`gpt scale`: a law for the loss, fitted to a ladder of small runs."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +42,8 @@ def scale(
     from gpt_cli.report.scale_text import draw_scale, render_scale
     from gpt_cli.search.scaling.run_scale import ADVISED, ScaleRequest, run_scale
 
+    if device_flops is not None and not math.isfinite(device_flops):
+        raise RequestError(f"--device-flops must be a finite number, not {device_flops}", hint="--device-flops 4e14")
     if (seconds := parse_duration(budget)) is None:
         raise RequestError(f"--budget must be a time such as 30m or 2h, not {budget!r}", hint="--budget 30m")
     if all(is_override(argument) and not argument.startswith("data.source=") for argument in arguments):

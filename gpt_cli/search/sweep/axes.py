@@ -12,6 +12,7 @@ from typing import Any
 
 from gpt_cli.config.keys import accepted_types, fields, schema_of
 from gpt_cli.config.overrides import sets_null
+from gpt_cli.config.yaml_subset import resolve_scalar
 from gpt_cli.errors import RequestError
 
 Point = Mapping[str, str]
@@ -169,7 +170,7 @@ def _parse(key: str, text: str) -> Axis | None:
         return None
     if any(not value.strip() for value in values):
         raise RequestError(f"{key}={text} has an empty value", hint=f"{key}=A,B,C lists values, without spaces")
-    if len({value.strip() for value in values}) < len(values):
+    if len({resolve_scalar(value.strip()) for value in values}) < len(values):
         raise RequestError(f"{key}={text} has a value twice", hint="--seeds N trains each value with N seeds")
     return ValueList(key, tuple(value.strip() for value in values))
 
