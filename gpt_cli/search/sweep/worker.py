@@ -3,7 +3,8 @@
     python -m gpt_cli.search.sweep.worker
 
 A request is a line of JSON, {"name": ..., "config": its YAML}; the reply, when the run has ended, is another.
-SIGTERM saves and ends the run. The end of standard input (the parent has exited) saves and ends the process, too.
+SIGTERM saves and ends the run. The end of standard input (the parent has exited) saves and ends the process, too; one
+that does not come to the end of its step, as of a batch of millions, is ended without.
 """
 
 import json
@@ -46,6 +47,8 @@ def _listen(requests: "queue.SimpleQueue[str | None]") -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         os._exit(0)  # nothing is being trained
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_LOCK_TIMEOUT)  # a successor waits no longer
+    os._exit(1)
 
 
 def _reply(replies: TextIO, reply: dict[str, Any]) -> None:
