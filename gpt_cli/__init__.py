@@ -67,8 +67,8 @@ def load(
     over for the one before. Raises RequestError when there is no such run or device, or the choices exclude each
     other, and UserError when it cannot be read.
     """
-    from gpt_cli.run.directory import find_run
     from gpt_cli.run.draft import open_draft
+    from gpt_cli.run.find_run import find_run
     from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
     from gpt_cli.sampling import Sampler, SamplingParams
     from gpt_cli.sampling.text_generator import TextGenerator
@@ -102,7 +102,7 @@ def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto")
     The rest as for `load`, which loads runs that predict tokens; each refuses the other's with a RequestError.
     """
     from gpt_cli.evaluation.text_classifier import TextClassifier
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
     from gpt_cli.run.open_checkpoint import open_checkpoint
 
     def warn(text: str) -> None:

@@ -150,6 +150,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         words = _leading_words(arguments[1:])
         if len(words) == 2 and Path(words[1]).is_dir():
             hint = f"one run at a time: gpt eval {quote(words[0])}"
+        elif len(words) == 2 and re.match(r"[a-z]+\.[a-z_]+=", words[1]):
+            hint = f"keys of a config are for gpt train: gpt eval {quote(words[0])}"
         elif len(words) == 2:
             hint = f"a text is given by --text: gpt eval {quote(words[0])} --text {quote(words[1])}"
     elif path == "gpt score" and "unexpected extra argument" in message:

@@ -55,6 +55,11 @@ class MissingKeyError(UserError):
         self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
         self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
 
+    def blame_line(self) -> None:
+        """Have the hint suggest no other key: the lines before this one have it."""
+        self.candidates, self.candidate = [], ""
+        self.hint = f"the lines before it have '{self.key}': mend this line, or leave it out"
+
     def advise(self, advice: str) -> None:
         """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
         listed = ", ".join(self.available[:10])[:200]
@@ -75,13 +80,21 @@ def read_json_lines(
     are, as JSON. Raises UserError for a line that is no such object or is longer than LONGEST_RECORD, and for
     MAX_EMPTY_RECORDS consecutive lines without text.
     """
-    empty_lines = 0
+    empty_lines, has_key = 0, False
     for number, line in _lines(name, pieces):
         location, text = f"{name}:{number}", line.decode()
         empty_lines += 1
-        if not text.isspace() and (data := encode_text(_parse_record(text, key, location, lists, labels), location)):
-            empty_lines = 0
-            yield location, [data]
+        if not text.isspace():
+            try:
+                data = encode_text(_parse_record(text, key, location, lists, labels), location)
+            except MissingKeyError as error:
+                if has_key:
+                    error.blame_line()
+                raise
+            has_key = True
+            if data:
+                empty_lines = 0
+                yield location, [data]
         check_empty_records(name, empty_lines)
 
 

@@ -25,7 +25,8 @@ from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import DamagedError, check_listed, read_file
 from gpt_cli.model.sizing import build_on_meta
-from gpt_cli.run.directory import create_imported_run, is_run
+from gpt_cli.run.directory import create_imported_run
+from gpt_cli.run.find_run import is_run
 from gpt_cli.run.tensors import unpack_tensors
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.loader import SIBLINGS

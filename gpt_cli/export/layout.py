@@ -15,6 +15,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.export.canonicalize import ModelTensors
 from gpt_cli.export.names import TensorName, Tensors, named_tensors, to_foreign
 from gpt_cli.model.sizing import build_on_meta
+from gpt_cli.terminal.plural import with_article
 
 Rewrite = Callable[[ModelConfig, Tensors], ModelTensors]
 Transform = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]
@@ -90,5 +91,5 @@ def choose_layout(config: ModelConfig, layouts: "tuple[Layout, ...]") -> Layout:
     )
     raise RequestError(
         f"no architecture there is this model exactly: {prevents}",
-        hint=f"train with {settings} and it is a {nearest.architecture}",
+        hint=f"train with {settings} and it is {with_article(nearest.architecture)}",
     )

@@ -17,7 +17,7 @@ from gpt_cli.report.figure_io import COLOURS, add_grid, check_output, label, new
 from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
 from gpt_cli.run.checkpoint import CONFIG, is_checkpoint, list_checkpoints
-from gpt_cli.run.directory import hint_at_run
+from gpt_cli.run.find_run import hint_at_run
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.open_checkpoint import how_to_train
 from gpt_cli.run.run_files import is_imported

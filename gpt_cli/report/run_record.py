@@ -11,7 +11,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
-from gpt_cli.run.directory import hint_at_run
+from gpt_cli.run.find_run import hint_at_run
 from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.model_info import num_parameters_of_task
 from gpt_cli.run.run_files import DATA, RUN, read_json_object

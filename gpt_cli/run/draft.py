@@ -8,7 +8,7 @@ from gpt_cli.cpu.decode.decoder import DraftOptions, NativeDecoder
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import read_file
-from gpt_cli.run.directory import find_run
+from gpt_cli.run.find_run import find_run
 from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.tokenizer import Tokenizer, drop_unknown
 

@@ -11,7 +11,7 @@ from gpt_cli.config.paths import TEXT_KEYS
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
-from gpt_cli.run.directory import config_now
+from gpt_cli.run.find_run import config_now
 from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import read_events
 from gpt_cli.run.one_file_run import load_single

@@ -13,7 +13,7 @@ from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
-from gpt_cli.run.directory import config_now, find_run
+from gpt_cli.run.find_run import config_now, find_run
 from gpt_cli.run.open_checkpoint import (
     TaskError,
     build_torch_model,

@@ -8,7 +8,7 @@ from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
-from gpt_cli.run.directory import find_run
+from gpt_cli.run.find_run import find_run
 from gpt_cli.run.load_model import load_weights, tensor_specs
 from gpt_cli.run.open_checkpoint import how_to_train
 from gpt_cli.run.tensors import check_tensors

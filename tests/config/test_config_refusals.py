@@ -53,7 +53,11 @@ WRONG_VALUES = {
     "optim: {betas: [0.9, x]}": ("item 2 of optim.betas must be a number, not the text 'x'", 22, None),
     "optim: {betas: [0.9, 1]}": ("item 2 of optim.betas must be below 1, not 1", 22, None),
     "optim: {name: adam}": ("optim.name must be adamw or muon, not the text 'adam'", 15, "did you mean adamw?"),
-    "runtime: {device: gpu}": ("runtime.device must be auto, cpu, cuda or mps, not the text 'gpu'", 19, None),
+    "runtime: {device: gpu}": (
+        "runtime.device must be auto, cpu, cuda or mps, not the text 'gpu'",
+        19,
+        "did you mean cuda?",
+    ),
     "runtime: {compile: off}": (
         "runtime.compile must be auto, reduce-overhead, true or false, not the text 'off'",
         20,

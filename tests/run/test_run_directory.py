@@ -19,7 +19,8 @@ from gpt_cli.corpus.store import SplitStats
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.files import DiskError, LockedError
 from gpt_cli.run import checkpoint
-from gpt_cli.run.directory import RunDirectory, find_run
+from gpt_cli.run.directory import RunDirectory
+from gpt_cli.run.find_run import find_run
 from gpt_cli.tokenizer import CharTokenizer, Tokenizer
 from tests.support.faulty_disk import HINTS, FaultyDisk
 from tests.support.lock import locked_elsewhere

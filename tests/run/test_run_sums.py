@@ -16,7 +16,7 @@ from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, check_listed, read_sums, replace_listed
 from gpt_cli.run.checkpoint import list_checkpoints, load
-from gpt_cli.run.directory import find_run
+from gpt_cli.run.find_run import find_run
 from tests.support.command import Outcome
 from tests.support.faulty_disk import FaultyDisk
 

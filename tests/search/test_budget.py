@@ -212,7 +212,7 @@ def test_a_recipe_another_optimizer_and_a_decay_that_is_asked_for_keep_theirs(bo
 
 
 def test_too_little_time_is_told():
-    with pytest.raises(RequestError, match=r"train\.budget leaves 0 s"):
+    with pytest.raises(RequestError, match=r"train\.budget leaves 0\.1 s"):
         pick([SMALL], 0.1, TEXT, VAL)
 
 

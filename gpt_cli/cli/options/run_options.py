@@ -47,7 +47,7 @@ def find_one(
     `text_option`: how this verb is given a text, which somebody may have put in the place of a run. `text`: what was
     given so, of which the run may be the second word. `check`, and what it raises, as for `find_run`.
     """
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
 
     try:
         return find_run(one_run(argument, option), check=check)
@@ -61,6 +61,9 @@ def find_one(
             if key[1] == "sample" and text_option == "--prompt":
                 error.hint = f"an option is written with dashes: --{key[2].replace('_', '-')} {quote(key[3])}"
             raise
+        if argument.suffix.lower() in (".yaml", ".yml"):
+            error.hint = "a config is no run: name one that was trained with it, such as those that `gpt runs` lists"
+            raise
         may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
         if may_be_text or argument.is_file():
             words = f"{text} {argument}" if may_be_text and text is not None else str(argument)
@@ -73,7 +76,7 @@ def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None, 
 
     `writes`: the verb writes the file of its option -o, which somebody may have put in the place of a run.
     """
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
 
     named = [*(arguments or ()), *(options or ())]
     for path in named:

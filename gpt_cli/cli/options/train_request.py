@@ -220,7 +220,7 @@ def _config_file(source: str) -> Path | None:
         resume = f"resume its run with: gpt train {quote(str(run))}" if (run / "run.json").is_file() else None
         start = f"start a new run from it with: gpt train TEXT train.init_from={quote(source)}"
         raise RequestError(f"{source} is a checkpoint", hint=resume or start)
-    from gpt_cli.run.directory import refuse_without_record
+    from gpt_cli.run.find_run import refuse_without_record
 
     refuse_without_record(path)
     runs = sorted(run.parent for run in path.glob("*/run.json"))

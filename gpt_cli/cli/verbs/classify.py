@@ -58,7 +58,7 @@ def classify(
     with gc_paused():
         from gpt_cli.cli.options.data_options import refuse_text_key
         from gpt_cli.evaluation.text_classifier import TextClassifier
-        from gpt_cli.run.directory import is_run
+        from gpt_cli.run.find_run import is_run
         from gpt_cli.run.open_checkpoint import open_checkpoint
 
     if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):

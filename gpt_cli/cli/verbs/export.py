@@ -10,6 +10,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import require_writable
 from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.terminal.plural import with_article
 
 if TYPE_CHECKING:
     from gpt_cli.run.load_model import LoadedRun
@@ -59,9 +60,9 @@ def export(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
         )
-    if (of_file := _SUFFIXES.get(to)) is not None and suffix in {*_SUFFIXES.values()} - {of_file}:
+    if (of_file := _SUFFIXES.get(to)) is not None and suffix != of_file:
         raise RequestError(f"--to {to} writes a {of_file}", hint=f"call it {target.with_suffix(of_file)}")
-    from gpt_cli.run.directory import find_run, is_run
+    from gpt_cli.run.find_run import find_run, is_run
 
     try:
         path = find_run(run)
@@ -105,7 +106,7 @@ def export(
         if dtype == "q8_0" or dtype == "q4_0":
             raise RequestError(f"--dtype {dtype} is for --to gguf", hint="for hf: f32, f16 or bf16")
         architecture = export_huggingface(loaded, target, dtype).architecture
-        kind = f"a {architecture}"
+        kind = with_article(architecture)
         if loaded.config.task.labels is None and (key := unexported_search(loaded.config.sample)) is not None:
             note(f"{key} is not in generation_config.json: without options Transformers takes the likeliest token")
     else:
@@ -116,7 +117,7 @@ def export(
         odd = [f"{name} is {width:,}" for name, width in widths.items() if width % 32]
         if odd and dtype in ("q8_0", "q4_0"):
             note(f"matrices whose rows are no multiple of 32 long stay f16: {' and '.join(odd)} wide")
-        kind = f"a {architecture} of llama.cpp"
+        kind = f"{with_article(architecture)} of llama.cpp"
     if to != "checkpoint" and loaded.config.task.labels is None:
         _note_unexported_prompt(loaded)
     if json:
@@ -134,7 +135,7 @@ def _note_unexported_prompt(run: "LoadedRun") -> None:
 
 def _free_name(run: Path, target: Path, *, is_directory: bool) -> str:
     """The suggestion where there is something at `target`: a new directory in it, if it is one for several things."""
-    from gpt_cli.run.directory import is_run
+    from gpt_cli.run.find_run import is_run
 
     inside = target / run.resolve().name
     if is_run(str(target)):

@@ -12,6 +12,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.terminal.plural import with_article
 
 _CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
 
@@ -37,7 +38,7 @@ def import_(
     Example: gpt import hf exports/quickstart runs/imported
     """
     from gpt_cli.cli.options.fit_config import to_slug
-    from gpt_cli.run.directory import is_run
+    from gpt_cli.run.find_run import is_run
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
     source = arguments[0]
@@ -76,7 +77,7 @@ def import_(
         architecture = layout.architecture
     if json:
         print_json({"source": source, "run_dir": run_dir, "architecture": architecture})
-    note(f"{run_dir}: {source}, a {architecture}")
+    note(f"{run_dir}: {source}, {with_article(architecture)}")
 
 
 def _is_gguf(path: Path) -> bool:

@@ -32,7 +32,7 @@ def info(
     """
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.report.info_view import render_info, render_share
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
     from gpt_cli.run.model_info import info_of_config, info_of_run
 
     share = None
@@ -77,6 +77,6 @@ def info(
 
 def _config_of(run: Path | None) -> str:
     """The config of a run as a shell reads it."""
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
 
     return quote(str(find_run(run) / "config.yaml"))

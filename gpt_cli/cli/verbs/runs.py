@@ -63,7 +63,7 @@ def remove(
     """
     from gpt_cli.files.safe_io import format_size
     from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
-    from gpt_cli.run.directory import hint_at_run
+    from gpt_cli.run.find_run import hint_at_run
     from gpt_cli.run.trash import lasting_path, size_of, trash_run
 
     runs = list({os.path.abspath(path): _find(path) for path in paths}.values())
@@ -90,7 +90,7 @@ def _operand(path: Path) -> str:
 def _find(path: Path) -> Path:
     """The run at `path`, or what is left of one: its checkpoints. Raises RequestError where there is neither."""
     from gpt_cli.run.checkpoint import list_checkpoints
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
 
     if path.is_dir() and list_checkpoints(path):
         return path

@@ -1,6 +1,5 @@
 """`gpt scale`: a law for the loss, fitted to a ladder of small runs."""
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,8 @@ import typer
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.files.output_path import refuse_dash
+
+_SLOWEST, _FASTEST = 1e9, 1e19  # operations a second: a processor of the nineties, all computers of a country
 
 
 def scale(
@@ -42,8 +43,11 @@ def scale(
     from gpt_cli.report.scale_text import draw_scale, render_scale
     from gpt_cli.search.scaling.run_scale import ADVISED, ScaleRequest, run_scale
 
-    if device_flops is not None and not math.isfinite(device_flops):
-        raise RequestError(f"--device-flops must be a finite number, not {device_flops}", hint="--device-flops 4e14")
+    if device_flops is not None and not _SLOWEST <= device_flops <= _FASTEST:
+        raise RequestError(
+            f"--device-flops is {device_flops:g} operations a second, which no device does",
+            hint="of 400 TFLOPS it is --device-flops 4e14",
+        )
     if (seconds := parse_duration(budget)) is None:
         raise RequestError(f"--budget must be a time such as 30m or 2h, not {budget!r}", hint="--budget 30m")
     if all(is_override(argument) and not argument.startswith("data.source=") for argument in arguments):

@@ -127,7 +127,7 @@ def score(
 
             check_page(html, hint="gpt score FILE --html score.html")
 
-    from gpt_cli.run.directory import is_run
+    from gpt_cli.run.find_run import is_run
     from gpt_cli.run.open_checkpoint import open_checkpoint
 
     if is_run(file):

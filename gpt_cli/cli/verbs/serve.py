@@ -63,7 +63,7 @@ def serve(
         if (error.name or "").startswith("gpt_cli"):
             raise
         raise UserError(f"gpt serve needs {error.name}", hint="pip install 'gpt-cli[serve]'") from error
-    from gpt_cli.run.directory import find_run
+    from gpt_cli.run.find_run import find_run
     from gpt_cli.serve.access_control import make_access_policy
     from gpt_cli.serve.limits import Limits
     from gpt_cli.serve.model_registry import EngineOptions, expand

@@ -19,6 +19,7 @@ from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
+from gpt_cli.literals import INT32_MAX
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
@@ -269,5 +270,6 @@ def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
     neighbours = [scaled(max(1, above - 1)), scaled(above)]
     _, config = min(neighbours, key=lambda pair: abs(math.log(pair[0] / advice.parameters)))
     tokens_per_step = config.train.batch_size * config.model.context_length
-    values = {"train.steps": max(1, round(advice.tokens / tokens_per_step)), "eval.every": None, "sample.every": None}
+    steps = min(INT32_MAX, max(1, round(advice.tokens / tokens_per_step)))
+    values = {"train.steps": steps, "eval.every": None, "sample.every": None}
     return dump_config(parse_config(dump_config(with_values(config, values)), "advice"), full=False)

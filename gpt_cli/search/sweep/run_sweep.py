@@ -26,6 +26,7 @@ from gpt_cli.search.sweep.sweep import (
 )
 from gpt_cli.search.sweep.sweep_result import SweepResult, collect, write_best
 from gpt_cli.terminal.plural import plural
+from gpt_cli.tokenizer import Tokenizer
 
 _FEWEST = 2  # runs that can be compared
 _START_SECONDS = 3.0  # of a process, before its first step: most of it imports torch
@@ -54,6 +55,7 @@ def run_sweep(
     is_new = not (request.home / PLAN).exists()
     if is_new:
         check_paths([*base.data.sources, *base.data.val_sources])
+        _check_initial(request, base)
     _require_optuna(request)
     devices = _devices(base)
     jobs = jobs or (len(devices) or 1 if _on_gpu(base) else default_threads())
@@ -88,6 +90,31 @@ def _opening(request: SweepRequest, plan: SweepPlan, runs: int, jobs: int) -> st
     concurrency = "one after the other" if jobs == 1 else f"{jobs} side by side"
     each = "" if plan.threads is None else f", {plural(plan.threads, 'thread')} each"
     return f"sweep: {kind}, {seeds}: {plural(runs, 'run')}, {concurrency}{each}\n  in {request.home}"
+
+
+def _check_initial(request: SweepRequest, base: Config) -> None:
+    """Raise RequestError where a run could not begin with the weights that its `train.init_from` names."""
+    configs = [base] if request.is_search else [request.config_of(point) for point in grid(request.axes)]
+    distinct = {
+        repr((config.train.init_from, config.model, config.task, config.tokenizer, config.data)): config
+        for config in configs
+        if config.train.init_from is not None
+    }
+    if not distinct:
+        return
+    from gpt_cli.corpus.prepare import learn_tokenizer
+    from gpt_cli.training.init_from import initial_checkpoint
+
+    tokenizers: dict[str, Tokenizer] = {}
+    for config in distinct.values():
+        text = repr((config.tokenizer, config.data))
+        if text not in tokenizers:
+            tokenizers[text] = learn_tokenizer(config.data, config.tokenizer, note=_silent)
+        initial_checkpoint(config.model_copy(update={"run_dir": None}), tokenizers[text], _silent)
+
+
+def _silent(_: str) -> None:
+    """Print nothing: each run says it."""
 
 
 def _require_optuna(request: SweepRequest) -> None:

@@ -138,6 +138,8 @@ def collect(
         ranked.remove(best)
         ranked.insert(0, best)
     one_seed = ONE_SEED if runs.request.seeds < 2 else ONE_SEED_YET
+    if most_seeds == 0:
+        one_seed = "No run has ended yet."
     method = one_seed if most_seeds < 2 else METHOD + (f" {_FRESH}" if search is not None else "")
     axes = [to_json(axis) for axis in runs.request.axes]
     return SweepResult(str(runs.request.home), measure, ranked, axes, method, total, len(outcomes), left)

@@ -1,0 +1,136 @@
+"""Find a run or a checkpoint by its name, and say what else it is that has this name."""
+
+import math
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from shlex import quote
+
+from gpt_cli.config import Config, load_config
+from gpt_cli.errors import RequestError
+from gpt_cli.files import DamagedError, check_listed, list_directory
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
+from gpt_cli.run.run_files import DATA, RUN, free_name
+
+
+def find_run(path: str | Path | None, *, check: bool = True) -> Path:
+    """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
+
+    Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
+    where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
+    """
+    if path == "":
+        raise RequestError("the name of a run is empty, which names nothing")
+    path = _newest_run(Path("runs")) if path is None else _find_named(Path(path))
+    if check and (path / RUN).is_file():
+        check_run_files(path)
+    return path
+
+
+def check_run_files(path: Path) -> None:
+    """Raise DamagedError if a file of a run that is written once is not what it was, or is missing."""
+    try:
+        check_listed(path)
+    except DamagedError as error:
+        absent = next((name for name in (CONFIG, TOKENIZER) if not (path / name).exists()), None)
+        newest = next(iter(list_checkpoints(path)), None)
+        if absent is not None and newest is not None:
+            error.hint = f"put back the copy of a checkpoint: cp {quote(str(newest / absent))} {quote(str(path))}"
+        elif error.hint is None and newest is not None:
+            error.hint = _use_alone(newest)
+        raise
+
+
+def is_run(name: str) -> bool:
+    """True if a run, a checkpoint, or a checkpoint in one file has this name."""
+    try:
+        path = Path(name)
+        return is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path)
+    except (OSError, ValueError):  # a text rather than a name
+        return False
+
+
+def _find_named(path: Path) -> Path:
+    if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
+        return path
+    if not path.exists():
+        near = Path("runs") / path
+        if not (near / RUN).is_file():
+            runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}
+            near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
+        hint = f"did you mean {near}?" if (near / RUN).is_file() else "gpt runs lists the runs there are"
+        raise RequestError(f"there is no run at {path}", hint=hint)
+    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+        kind = "hf " if path.is_dir() else ""
+        run_dir = free_name(Path("runs") / Path(os.path.abspath(path)).stem)
+        command = f"gpt import {kind}{quote(str(path))} {quote(str(run_dir))}"
+        raise RequestError(f"{path} is a model of other tools", hint=f"make it a run: {command}")
+    inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
+    if inside is not None:
+        raise RequestError(f"{path} is neither a run nor a checkpoint", hint=f"did you mean {inside}?")
+    if path.is_dir():
+        refuse_without_record(path)
+    if (run := next(path.glob(f"*/{RUN}"), None)) is not None:
+        hint = f"gpt runs --dir {quote(str(path))} lists them; did you mean {run.parent}?"
+        raise RequestError(f"{path} is neither a run nor a checkpoint, but a folder of runs", hint=hint)
+    name = "the current folder" if path == Path() else path
+    raise RequestError(
+        f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
+    )
+
+
+def refuse_without_record(path: Path) -> None:
+    """Raise DamagedError if the directory `path` was a run, and run.json is missing."""
+    newest = next(iter(list_checkpoints(path)), None) if (path / "checkpoints").is_dir() else None
+    was_run = newest is not None or all((path / name).is_file() for name in (CONFIG, DATA, "SHA256SUMS"))
+    if was_run and not (path / RUN).exists():
+        hint = "it has no checkpoint: train it anew" if newest is None else _use_alone(newest)
+        if not (path / CONFIG).exists():  # as where a run was removed while it was trained
+            raise DamagedError(f"{path} has checkpoints, and nothing else of a run", hint=hint)
+        raise DamagedError(f"{path} is damaged: {RUN} is missing", hint=hint)
+
+
+def _use_alone(checkpoint: Path) -> str:
+    path = quote(str(checkpoint))
+    return (
+        f"its newest checkpoint can be used by itself: gpt sample {path}; a new run begins with its weights:"
+        f" gpt train TEXT train.init_from={path}"
+    )
+
+
+def _is_single_file(path: Path) -> bool:
+    """True if it may be a checkpoint in one file, and is not a part of one."""
+    return path.suffix == ".safetensors" and path.is_file() and not is_checkpoint(path.parent)
+
+
+def hint_at_run(checkpoint: Path) -> str:
+    """The way out where a run is wanted, and one of its checkpoints was given."""
+    run = checkpoint.parent.parent
+    return f"give its run: {run}" if (run / RUN).is_file() else "give its run"
+
+
+def config_now(path: Path) -> Config | None:
+    """The config.yaml of the run at `path`, which may differ from that of its checkpoints; None for a checkpoint.
+
+    Raises RequestError, with its place, for what is wrong there.
+    """
+    return load_config(path / CONFIG) if (path / RUN).is_file() and (path / CONFIG).is_file() else None
+
+
+def _newest_run(runs: Path) -> Path:
+    candidates = [runs / name for name in list_directory(runs) if (runs / name).is_dir()]
+    newest = {run: checkpoints[0] for run in candidates if (checkpoints := list_checkpoints(run))}
+    if not newest:
+        raise RequestError(
+            f"no run found under {runs.absolute()}",
+            hint="train one: gpt train TEXT; or name one that lies elsewhere: --run RUN",
+        )
+    return max(newest, key=lambda run: _saved_at(newest[run]))
+
+
+def _saved_at(checkpoint: Path) -> float:
+    """The time at which it was saved; later than any if a trainer removed it just now, having saved a newer one."""
+    try:
+        return checkpoint.stat().st_mtime_ns
+    except FileNotFoundError:
+        return math.inf
