@@ -9,6 +9,7 @@ from shlex import quote
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, check_listed, list_directory
+from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
 from gpt_cli.run.run_files import DATA, RUN, free_name
 
@@ -50,6 +51,17 @@ def is_run(name: str) -> bool:
         return False
 
 
+def is_gguf(path: Path) -> bool:
+    """True for a file that is one for llama.cpp by its name or by its first bytes."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    with translate_os_errors("read", path):
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+
+
 def _find_named(path: Path) -> Path:
     if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
         return path
@@ -60,7 +72,7 @@ def _find_named(path: Path) -> Path:
             near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
         hint = f"did you mean {near}?" if (near / RUN).is_file() else "gpt runs lists the runs there are"
         raise RequestError(f"there is no run at {path}", hint=hint)
-    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+    if is_gguf(path) or (path / "config.json").is_file():
         kind = "hf " if path.is_dir() else ""
         run_dir = free_name(Path("runs") / Path(os.path.abspath(path)).stem)
         command = f"gpt import {kind}{quote(str(path))} {quote(str(run_dir))}"

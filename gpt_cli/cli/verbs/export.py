@@ -60,7 +60,7 @@ def export(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
         )
-    if (of_file := _SUFFIXES.get(to)) is not None and suffix != of_file:
+    if (of_file := _SUFFIXES.get(to)) is not None and suffix in {*_SUFFIXES.values()} - {of_file}:
         raise RequestError(f"--to {to} writes a {of_file}", hint=f"call it {target.with_suffix(of_file)}")
     from gpt_cli.run.find_run import find_run, is_run
 

@@ -11,7 +11,6 @@ import typer
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import refuse_dash
-from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.plural import with_article
 
 _CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
@@ -38,7 +37,7 @@ def import_(
     Example: gpt import hf exports/quickstart runs/imported
     """
     from gpt_cli.cli.options.fit_config import to_slug
-    from gpt_cli.run.find_run import is_run
+    from gpt_cli.run.find_run import is_gguf, is_run
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
     source = arguments[0]
@@ -61,13 +60,13 @@ def import_(
         )
     run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(abspath(source)).stem)
     refuse_dash(run_dir, "a run")
-    if kind == "gguf" or (kind is None and _is_gguf(Path(source))):
+    if kind == "gguf" or (kind is None and is_gguf(Path(source))):
         from gpt_cli.export.gguf_reading import import_gguf
 
         layout = import_gguf(Path(source), run_dir)
         architecture = layout.model_type
     else:
-        if _is_gguf(Path(source)) and Path(source).is_file():
+        if is_gguf(Path(source)) and Path(source).is_file():
             raise RequestError(
                 f"{source} is a file for llama.cpp", hint=f"gpt import {quote(source)} {quote(str(run_dir))}"
             )
@@ -78,14 +77,3 @@ def import_(
     if json:
         print_json({"source": source, "run_dir": run_dir, "architecture": architecture})
     note(f"{run_dir}: {source}, {with_article(architecture)}")
-
-
-def _is_gguf(path: Path) -> bool:
-    """True for a file that is one for llama.cpp by its name or by its first bytes."""
-    if path.suffix.lower() == ".gguf":
-        return True
-    with translate_os_errors("read", path):
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"

@@ -32,7 +32,7 @@ def info(
     """
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.report.info_view import render_info, render_share
-    from gpt_cli.run.find_run import find_run
+    from gpt_cli.run.find_run import find_run, is_gguf
     from gpt_cli.run.model_info import info_of_config, info_of_run
 
     share = None
@@ -41,7 +41,8 @@ def info(
         raise RequestError(f"{path} changes a config: which one?", hint=f"gpt info CONFIG {change}")
     path = one_run(path, run_option)
     if path is not None and (
-        (path.is_file() and path.suffix not in (".safetensors", ".gguf")) or path.suffix.lower() in (".yaml", ".yml")
+        (path.is_file() and path.suffix != ".safetensors" and not is_gguf(path))
+        or path.suffix.lower() in (".yaml", ".yml")
     ):
         from gpt_cli.cli.options.config_argument import load_effective
 
