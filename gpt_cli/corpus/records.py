@@ -35,7 +35,7 @@ class MissingKeyError(UserError):
     ) -> None:
         """`kind`: "keys" or "columns". The hint suggests the candidate called like `key`, or the first."""
         super().__init__(message, where=where)
-        self.kind, self.key, self.available = kind, key, list(available)
+        self.kind, self.key, self.available, self.is_of_line = kind, key, list(available), False
         candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
         self.candidates, self.candidate = candidates, next(iter(candidates), "")
         value = quote(self.candidate)
@@ -56,13 +56,15 @@ class MissingKeyError(UserError):
         self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
 
     def blame_line(self) -> None:
-        """Have the hint suggest no other key: the lines before this one have it."""
-        self.candidates, self.candidate = [], ""
+        """Have the hint suggest no other key, now or later: the lines before this one have it."""
+        self.is_of_line = True
         self.hint = f"the lines before it have '{self.key}': mend this line, or leave it out"
 
     def advise(self, advice: str) -> None:
         """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
         listed = ", ".join(self.available[:10])[:200]
+        if self.is_of_line:
+            return
         if not self.available:
             self.hint = None
         elif not self.candidate:

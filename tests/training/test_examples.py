@@ -283,11 +283,11 @@ def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserErr
 @pytest.mark.parametrize(
     ("rows", "overrides", "message", "hint"),
     [
-        ([{"en": "a", "de": "b"}], (), "string under the key 'prompt'", "choose one: data.prompt_key=en"),
-        ([{"prompt": "a", "de": "b"}], (), "string under the key 'completion'", "data.completion_key="),
+        ([{"en": "a", "de": "b"}], (), "string under the key 'prompt'", "before it have 'prompt'"),
+        ([{"prompt": "a", "de": "b"}], (), "string under the key 'completion'", "before it have 'completion'"),
         ([{"prompt": "a", "completion": ""}], (), "the completion is empty", "leave such examples out"),
         ([{"prompt": "a", "completion": "b\x03"}], (), "which ends completions", "data.completion_end="),
-        ([{"prompt": 3, "completion": "b"}], (), "string under the key 'prompt'", "data.prompt_key="),
+        ([{"prompt": 3, "completion": "b"}], (), "string under the key 'prompt'", "mend this line"),
         ([{"messages": "Hi"}], ("data.format=chat",), "the messages are not JSON", '{"role": "user"'),
         ([{"messages": [{"role": "user"}]}], ("data.format=chat",), "no role and content", '{"role": "user"'),
         ([{"messages": [{"role": "bot", "content": "x"}]}], ("data.format=chat",), "no role 'bot'", "assistant"),
@@ -302,6 +302,13 @@ def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(
     assert message in error.message
     assert hint in (error.hint or "")
     assert (error.where or "").endswith("bad.jsonl:2")
+
+
+def test_where_the_first_line_has_other_keys_one_of_them_is_suggested(tmp_path):
+    error = corpus_error(tmp_path, [{"en": "a", "de": "b"}])
+    assert "choose one: data.prompt_key=en" in (error.hint or "")
+    error = corpus_error(tmp_path, [{"prompt": "a", "de": "b"}])
+    assert "choose one: data.completion_key=de" in (error.hint or "")
 
 
 def test_what_holds_no_examples_is_refused(tmp_path, pairs):
