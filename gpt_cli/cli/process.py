@@ -32,14 +32,15 @@ def gc_paused() -> Iterator[None]:
 def fast_exit(code: int) -> NoReturn:
     """End the process with `code`.
 
-    As the interpreter ends it, with two exceptions: torch is not taken apart, module by module, which takes a third of
-    a second, and a signal ends it at once, with the same code, since the work is done. What is registered to be done at
-    the end is done, and what was printed is out.
+    As the interpreter ends it, with two exceptions: where torch is loaded, or a thread still computes what nobody waits
+    for, nothing is taken apart, module by module, which takes a third of a second; and a signal ends it at once, with
+    the same code, since the work is done. What is registered to be done at the end is done, and what was printed is
+    out.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(code))
-    if "torch" not in sys.modules:
+    if "torch" not in sys.modules and not any(thread.daemon for thread in threading.enumerate()):
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
     atexit._run_exitfuncs()

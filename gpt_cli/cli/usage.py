@@ -1,5 +1,6 @@
 """A command line that is wrong: the error, and the way out in our words where somebody speaks those of other tools."""
 
+import os
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -102,6 +103,7 @@ _SPOKEN = {
     },
 }
 """By a verb and an option that it lacks: the way it is done instead."""
+_TRUTHS = ("0", "1", "yes", "no", "on", "off")
 _WORDS = {
     r"Input should be a valid integer.*": "it must be a whole number, not {value}",
     r"Input should be a valid number.*": "it must be a number, not {value}",
@@ -138,7 +140,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         name = unknown[1]
         ours = _GROUPS.get(path, {}).get(name.lower())
         close = did_you_mean(name.lower(), context.command.commands, f"{path} ")
-        if path == "gpt config" and Path(name).is_file():
+        if path == "gpt config" and os.path.isfile(name):
             ours = f"gpt config show {quote(name)}"
         if ours == "gpt --help" and (verb := next(iter(arguments[1:]), "")) in context.command.commands:
             ours = f"gpt {verb} --help"
@@ -148,7 +150,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         hint = _of_words(path, arguments[1:]) or hint
     elif path == "gpt eval" and "unexpected extra argument" in message:
         words = _leading_words(arguments[1:])
-        if len(words) == 2 and Path(words[1]).is_dir():
+        if len(words) == 2 and os.path.isdir(words[1]):
             hint = f"one run at a time: gpt eval {quote(words[0])}"
         elif len(words) == 2 and re.match(r"[a-z]+\.[a-z_]+=", words[1]):
             hint = f"keys of a config are for gpt train: gpt eval {quote(words[0])}"
@@ -158,7 +160,7 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         message = "gpt score takes one FILE and one RUN"
         words = _leading_words(arguments[1:])
         if words:
-            run = f" {quote(words[-1])}" if Path(words[-1]).is_dir() else ""
+            run = f" {quote(words[-1])}" if os.path.isdir(words[-1]) else ""
             hint = f"one at a time: gpt score {quote(words[0])}{run}"
     elif path == "gpt export" and "'--dtype'" in message:
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
@@ -210,7 +212,9 @@ def _of_words(path: str, arguments: Sequence[str]) -> str | None:
             for argument in arguments
         ]
         return f"an option is written with dashes: {' '.join([path, *words])}"
-    runs = [argument for argument in arguments if Path(argument).is_dir()]
+    from gpt_cli.run.find_run import is_run
+
+    runs = [one for before, one in pairwise(["", *arguments]) if not before.startswith("-") and is_run(one)]
     if len(runs) > 1:
         return f"one run at a time: {path} {quote(runs[0])}"
     for index, argument in enumerate(arguments):
@@ -225,10 +229,12 @@ def _of_words(path: str, arguments: Sequence[str]) -> str | None:
             before = map(quote, arguments[:index])
             return f"a text in several words is one in quotes: {' '.join([path, *before, '--prompt', prompt, *others])}"
     words = _leading_words(arguments)
-    if not words or not Path(words[0]).is_dir():
+    if not words or not os.path.isdir(words[0]):
         return f"a text in several words is one in quotes: {path} --prompt {quote(' '.join(words))}" if words else None
-    if path == "gpt sample" and len(words) == 2 and Path(words[1]).is_file():
+    if path == "gpt sample" and len(words) == 2 and os.path.isfile(words[1]):
         return f"a file of text is given by --prompt-file: {path} {quote(words[0])} --prompt-file {quote(words[1])}"
+    if len(words) < 2:
+        return None
     return f"a text is given by --prompt: {path} {quote(words[0])} --prompt {quote(' '.join(words[1:]))}"
 
 
@@ -242,7 +248,7 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     known = {option.lstrip("-"): option for parameter in context.command.params for option in parameter.opts}
     words = {name for name, option in known.items() if not option.startswith("-")}
     dashed = next(
-        (argument for argument in arguments[1:] if argument.startswith("-") and Path(argument).exists()), None
+        (argument for argument in arguments[1:] if argument.startswith("-") and os.path.exists(argument)), None
     )
     if dashed is not None:
         return f"a name that begins with a dash is given as {quote(f'./{dashed}')}"
@@ -254,11 +260,11 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     if ours is None and (close := get_close_matches(spelled, words, 1, 0.8)):
         ours = close[0]
     value = _value_of(name, arguments) or _NO_VALUE
-    if ours == "run" and (value.isdecimal() or (spelled == "checkpoint" and not Path(value).exists())):
+    if ours == "run" and (value.isdecimal() or (spelled == "checkpoint" and not os.path.exists(value))):
         return _SPOKEN["sample"]["step"]
     if ours is not None and ours in words:
         argument = spelled.upper() if value == _NO_VALUE else quote(value)
-        if context.info_name == "classify" and len(arguments) > 1 and Path(arguments[1]).is_dir():
+        if context.info_name == "classify" and len(arguments) > 1 and os.path.isdir(arguments[1]):
             argument = f"{quote(arguments[1])} {argument}"
         needed = [one for one in context.command.params if one.opts == [ours] or (one.required and one.metavar)]
         order = [argument if one.opts == [ours] else one.metavar for one in needed]
@@ -280,7 +286,7 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
         key = key_for(name)
         negated = key_for(name.lower()[3:]) if name.lower().startswith(("no-", "no_")) else None
         for switch, state in ((negated, "false"), (key, "true")):
-            if switch is not None and value == _NO_VALUE and _is_switch(switch):
+            if switch is not None and _is_switch(switch, value):
                 return f"keys of the config are written without dashes: {switch}={state}"
         if key is not None:
             return f"keys of the config are written without dashes: {assignment(name, key, value)}"
@@ -291,11 +297,12 @@ def _of_option(context: Any, name: str, arguments: Sequence[str]) -> str | None:
     return did_you_mean(spelled, [option for option in known if len(option) > 1], "--")
 
 
-def _is_switch(key: str) -> bool:
-    """True if a key of the config is true or false."""
+def _is_switch(key: str, following: str) -> bool:
+    """True if a key of the config is true or false, and the word `following` is none of its values."""
     from gpt_cli.config.keys import accepted_types, fields, schema_of
 
-    return key in fields() and "true" in accepted_types(schema_of(key))
+    values = accepted_types(schema_of(key)) if key in fields() else []
+    return "true" in values and following.lower() not in (*values, *_TRUTHS)
 
 
 def _value_of(name: str, arguments: Sequence[str]) -> str:

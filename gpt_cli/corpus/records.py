@@ -17,8 +17,8 @@ LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_NO_TEXT = re.compile(
-    r"|.*\b_?id|index|idx|no|nr|number|row|label|class|date|time(stamp)?|url|unnamed.*", re.IGNORECASE
+_NO_TEXT = re.compile(  # names of columns that are hardly texts
+    r"|.*id|index|idx|no|nr|row.*|unnamed.*|(.*[_ ])?(number|label|class|date|time|timestamp|url|link)s?", re.IGNORECASE
 )
 MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 

@@ -39,7 +39,7 @@ from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, list_checkpoints
 from gpt_cli.run.crash_loop import RunLifecycle
-from gpt_cli.run.find_run import check_run_files
+from gpt_cli.run.find_run import check_run_files, refuse_nested
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.resume import Changes, check_resumed, moved
 from gpt_cli.run.run_files import DATA, RUN, free_name
@@ -208,11 +208,8 @@ def refuse_foreign(path: Path, *, hint: str = "choose another: run_dir=runs/NAME
     names = {name for name in list_directory(path) if not name.startswith(".tmp-")}
     if RUN not in names and not names <= _UNFINISHED:
         raise RequestError(f"run_dir {path} holds other files and no run", hint=hint)
-    parents = (*path.parents, *path.absolute().parents)
-    around = next((parent for parent in parents if parent.name and (parent / RUN).is_file()), None)
-    if RUN not in names and around is not None:
-        beside = free_name(around.with_name(path.name))
-        raise RequestError(f"run_dir {path} lies inside of a run, {around}", hint=f"name one beside it: {beside}")
+    if RUN not in names:
+        refuse_nested(path)
 
 
 def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:

@@ -13,6 +13,8 @@ from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
 from gpt_cli.run.run_files import DATA, RUN, free_name
 
+_RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
+
 
 def find_run(path: str | Path | None, *, check: bool = True) -> Path:
     """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
@@ -113,6 +115,17 @@ def _use_alone(checkpoint: Path) -> str:
 def _is_single_file(path: Path) -> bool:
     """True if it may be a checkpoint in one file, and is not a part of one."""
     return path.suffix == ".safetensors" and path.is_file() and not is_checkpoint(path.parent)
+
+
+def refuse_nested(path: Path) -> None:
+    """Raise RequestError for a directory inside of a run, with which it would be removed."""
+    whole = Path(os.path.abspath(path))
+    around = next((parent for parent in whole.parents if all((parent / name).is_file() for name in _RECORD)), None)
+    if around is not None:
+        beside = free_name(around.with_name(whole.name))
+        shown = (around, beside) if path.is_absolute() else map(os.path.relpath, (around, beside))
+        run, other = map(str, shown)
+        raise RequestError(f"{path} lies inside of a run, {run}", hint=f"name one beside it: {other}")
 
 
 def hint_at_run(checkpoint: Path) -> str:

@@ -6,9 +6,12 @@ import os
 import pickle
 import random
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -190,21 +193,56 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
     assert train(ENGLISH, 500).digest == digest
 
 
-@pytest.mark.parametrize("word", ["ACGTTAG", "漢字", "9", " ", " \n", "=", "_-"])
-def test_learning_sees_no_very_long_word_and_all_of_the_text(word: str) -> None:
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("word", ["ACGTTAG", "漢字", "अनुवाद", " ", " \n", "=", "_-"])
+def test_learning_sees_no_very_long_word_and_all_of_the_text(word: str, pattern: Pattern) -> None:
     text = "a text before " + word * 5_000 + " and one after"
 
-    chunks = list(trainer._trainer_chunks([text], "gpt2"))
+    chunks = list(trainer._trainer_chunks([text], pattern))
 
-    split = Split(Regex(RULES["gpt2"].published), "isolated").pre_tokenize_str
+    split = Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str
     assert "".join(chunks) == text
-    assert max(len(piece) for chunk in chunks for piece, _ in split(chunk)) <= 2 * trainer._LONG_WORD
+    assert max(len(piece) for chunk in chunks for piece, _ in split(chunk)) < 3 * trainer._LONG_WORD
 
 
-def test_text_without_very_long_words_is_learned_from_uncut() -> None:
-    text = "a word of 999 letters: " + "x" * 999 + " and others, " * 500
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a word of 499 letters: " + "x" * 499 + " and others, " * 500,
+        "0123456789" * 400,
+        "deadbeef0123" * 400,
+        "नमस्ते दुनिया " * 400,
+        "".join(f"{n}漢字。" for n in range(1000)),
+    ],
+)
+def test_text_without_very_long_words_is_learned_from_uncut(text: str, pattern: Pattern) -> None:
+    split = Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str
+    if max(len(piece) for piece, _ in split(text)) < trainer._LONG_WORD // 2:
+        assert list(trainer._trainer_chunks([text], pattern)) == [text]
 
-    assert list(trainer._trainer_chunks([text], "gpt2")) == [text]
+
+def test_ctrl_c_interrupts_while_merges_are_learned() -> None:
+    over = threading.Event()
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+
+    def work() -> None:
+        signal.pthread_kill(main_thread, signal.SIGINT)
+        over.wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer._wait_for(work)
+    over.set()
+
+
+def test_what_fails_while_merges_are_learned_is_raised() -> None:
+    def texts() -> Iterator[str]:
+        yield "a text"
+        raise UserError("the disk is gone")
+
+    with pytest.raises(UserError, match="the disk is gone"):
+        train_tokenizer(texts(), TokenizerConfig(kind="bpe", vocab_size=300))
 
 
 def test_a_vocabulary_out_of_reach_says_how_many_ids_the_text_supports() -> None:

@@ -78,17 +78,20 @@ def _refuse_key(source: str, options: Mapping[str, Any]) -> None:
 
 
 def _refuse_config(source: str) -> None:
-    """Raise RequestError for a config, which names a text and is none; other YAML is text as any other."""
+    """Raise RequestError for a config that names a text; other YAML is text as any other."""
     from gpt_cli.config import load_config
 
     path = Path(source)
     if path.suffix.lower() not in (".yaml", ".yml") or "\0" in source or not path.is_file():
         return
     try:
-        texts = load_config(path).data.sources
+        config = load_config(path)
     except UserError:
         return
-    raise RequestError(f"{source} is a config, not text", hint=f"name its text: {join(texts)}")
+    if not config.model_fields_set:  # an empty file, or comments
+        return
+    its_text = f" its text: {join(config.data.sources)}" if "source" in config.data.model_fields_set else " a text"
+    raise RequestError(f"{source} is a config, not text", hint=f"name{its_text}")
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:

@@ -20,6 +20,7 @@ from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.literals import INT32_MAX
+from gpt_cli.run.find_run import refuse_nested
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
@@ -103,6 +104,7 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     names = {name for name in list_directory(request.home) if not name.startswith(".tmp-")}
     if PLAN not in names and not names <= {"lock"}:
         raise RequestError(f"{request.home} holds other files and no ladder", hint="choose another: --out DIR")
+    refuse_nested(request.home)
     corpus = prepare_corpus(base.data, base.tokenizer, note=note)
     vocab_size, unique = corpus.tokenizer.vocab_size, len(corpus.train)
     jobs = jobs or (default_threads() if setup_runtime(base.runtime).device.type == "cpu" else 1)

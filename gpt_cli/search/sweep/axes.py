@@ -170,9 +170,10 @@ def _parse(key: str, text: str) -> Axis | None:
         return None
     if any(not value.strip() for value in values):
         raise RequestError(f"{key}={text} has an empty value", hint=f"{key}=A,B,C lists values, without spaces")
-    if len({resolve_scalar(value.strip()) for value in values}) < len(values):
+    stripped = [value.strip() for value in values]
+    if len(set(map(resolve_scalar, stripped) if is_number or is_whole else stripped)) < len(values):
         raise RequestError(f"{key}={text} has a value twice", hint="--seeds N trains each value with N seeds")
-    return ValueList(key, tuple(value.strip() for value in values))
+    return ValueList(key, tuple(stripped))
 
 
 def _check(axes: Sequence[Axis], fixed: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from gpt_cli.corpus.sources import refuse_standard_input
 from gpt_cli.errors import RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.run.find_run import refuse_nested
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, every_point, grid, overrides_of, short_name
 from gpt_cli.search.sweep.executor import ListSource, RunTask
@@ -156,6 +157,7 @@ def check_home(home: Path) -> None:
     names = {name for name in list_directory(home) if not name.startswith(".tmp-")}
     if PLAN not in names and not names <= {"lock"}:
         raise RequestError(f"{home} holds other files and no sweep", hint="choose another: --out DIR")
+    refuse_nested(home)
 
 
 def config_changes(there: str, here: str) -> list[str]:
