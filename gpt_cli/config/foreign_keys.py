@@ -14,7 +14,7 @@ _NAMES = {
     "tokenizer.vocab_size": ("vocab_size", "vocab"),
     "tokenizer.kind": ("tokenizer", "tokenizer_type"),
     "optim.lr": ("learning_rate", "max_lr", "rate"),
-    "optim.name": ("optimizer",),
+    "optim.name": ("optimizer", "optim_kind", "optim_type"),
     "optim.weight_decay": ("wd", "decay"),
     "optim.grad_clip": ("max_grad_norm", "gradient_clip_val", "clip", "clip_grad"),
     "optim.betas": ("beta1", "beta2", "adam_beta1", "adam_beta2"),

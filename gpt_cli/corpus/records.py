@@ -159,14 +159,14 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
                 f"{name} has no commas: its columns seem to be separated by {separators[0]!r}",
                 hint="write it anew with commas between columns, as spreadsheets and csvkit do",
             )
-        texts = sorted(columns, key=_is_no_text)
+        texts = sorted(columns, key=is_no_text)
         raise MissingKeyError(f"{name} has no column '{key}'", "columns", key, texts, columns, None)
     if columns.count(key) > 1:
         raise _twice_error(f"{name} has {columns.count(key)} columns '{key}'")
     return columns.index(key)
 
 
-def _is_no_text(name: str) -> bool:
+def is_no_text(name: str) -> bool:
     """True for the name of a key or column that hardly holds text."""
     return _NO_TEXT.fullmatch(name.strip()) is not None
 
@@ -225,7 +225,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
             f"the key '{key}' of this line is null, which is no text", where=location, hint="leave such lines out"
         )
     strings = [name for name, text in record.items() if isinstance(text, str)]
-    strings.sort(key=_is_no_text)
+    strings.sort(key=is_no_text)
     chats = [name for name, messages in record.items() if _is_chat(messages)]
     if lists:
         message = f"this line is not a JSON object with a list of messages under the key '{key}'"

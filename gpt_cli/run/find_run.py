@@ -119,8 +119,9 @@ def _is_single_file(path: Path) -> bool:
 
 def refuse_nested(path: Path) -> None:
     """Raise RequestError for a directory inside of a run, with which it would be removed."""
-    whole = Path(os.path.abspath(path))
-    around = next((parent for parent in whole.parents if all((parent / name).is_file() for name in _RECORD)), None)
+    whole = Path(os.path.realpath(path))
+    parents = (parent for parent in whole.parents if all(os.path.isfile(parent / name) for name in _RECORD))
+    around = next(parents, None)
     if around is not None:
         beside = free_name(around.with_name(whole.name))
         shown = (around, beside) if path.is_absolute() else map(os.path.relpath, (around, beside))

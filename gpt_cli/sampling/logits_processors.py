@@ -20,6 +20,8 @@ from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import Tokenizer
 
+_MAX_QUOTED = 50  # characters of a choice in an error
+
 
 class LogitsProcessor(Protocol):
     """Changes the logits of B sequences before their next tokens are chosen."""
@@ -94,7 +96,8 @@ def _refuse_long_choices(tokenizer: Tokenizer, sampling: SamplingParams) -> None
     lengths = [len(tokenizer.encode(choice)) for choice in sampling.choices]
     if lengths and min(lengths) <= sampling.max_new_tokens < max(lengths):
         longest = sampling.choices[lengths.index(max(lengths))]
+        quoted = repr(longest) if len(longest) <= _MAX_QUOTED else f"{longest[:_MAX_QUOTED]!r}..."
         raise RequestError(
-            f"the choice {longest!r} has {max(lengths):,} tokens; max_new_tokens is {sampling.max_new_tokens:,}",
+            f"the choice {quoted} has {max(lengths):,} tokens; max_new_tokens is {sampling.max_new_tokens:,}",
             hint=f"--max-new-tokens {max(lengths)}, or more",
         )

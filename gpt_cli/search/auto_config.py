@@ -166,7 +166,7 @@ def _explain(
             f"No dropout: a weight decay of {plan['optim.weight_decay']} keeps it from memorising the text."
         )
     else:
-        sentences.append("No dropout: the text is long enough not to be memorised.")
+        sentences.append("No dropout: read so few times, the text is not memorised.")
     return sentences
 
 

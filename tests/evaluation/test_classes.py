@@ -18,6 +18,7 @@ from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.corpus.labelled.prepare_labelled import assign_by_label, sort_labels
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.corpus.records import is_no_text
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.evaluation.bag_of_words import BagOfWords
@@ -266,6 +267,32 @@ def test_whole_numbers_are_labels(tmp_path):
     data = config_of(tmp_path, "data.text_key=review", "data.label_key=sentiment").data
     for path in (write(tmp_path / "a.jsonl", rows), tmp_path / "c.parquet"):
         assert [text.label for text in read_labelled(str(path), data, print)] == ["0", "1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("id,review,sentiment", "such as data.text_key=review data.label_key=sentiment"),
+        ("id,review,stars", "such as data.text_key=review data.label_key=stars"),
+        ("sentiment,text,user_id", "such as data.label_key=sentiment"),
+        ("text", "its columns are: text; choose one: data.label_key=KEY"),
+    ],
+)
+def test_of_the_columns_there_are_one_is_suggested_as_the_label(tmp_path, header, hint):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{header}\n" + ",".join("a" * len(header.split(","))) + "\n")
+    with pytest.raises(UserError) as caught:
+        list(read_labelled(str(path), config_of(tmp_path).data, print))
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_text"),
+    [("body", True), ("content", True), ("prompt", True), ("id", False), ("user_id", False), ("docid", False)]
+    + [("created_date", False), ("row_number", False), ("labels", False), ("video_url", False), ("", False)],
+)
+def test_the_name_of_a_column_says_that_it_hardly_holds_text(name, is_text):
+    assert is_no_text(name) != is_text
 
 
 BAD_FILES: dict[str, tuple[list[str], str, str | None]] = {

@@ -73,11 +73,11 @@ def evaluate(
     """Measure the exact loss of a run on its validation or test split, or on another text.
 
     Every token but the first is predicted once, in non-overlapping windows of the model's context. Of a run that
-    learned pairs or chats, every completion after its prompt; and it writes the completions itself, by greedy search,
-    of which exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]'); --text names other
-    pairs or chats (plain text, and any file with --text-key KEY, is read as text). Of a run that learned classes:
-    accuracy, macro F1, calibration and the confusion matrix, beside the most frequent label and a bag of words; --text
-    names labelled texts.
+    learned pairs or chats, every completion after its prompt; and it writes the completions itself, of a chat the last
+    one, by greedy search, of which exact matches, chrF and BLEU are printed, in percent (pip install
+    'gpt-cli[metrics]'); --text names other pairs or chats (plain text, and any file with --text-key KEY, is read as
+    text). Of a run that learned classes: accuracy, macro F1, calibration and the confusion matrix, beside the most
+    frequent label and a bag of words; --text names labelled texts.
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """

@@ -8,13 +8,14 @@ from shlex import quote
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
-from gpt_cli.corpus.records import MissingKeyError
+from gpt_cli.corpus.records import MissingKeyError, is_no_text
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
 _RECORDS = (".jsonl", ".csv", ".parquet")
 _MAX_LABEL = 200
+_LABEL_NAMES = ("label", "class", "category", "sentiment", "target", "rating", "intent", "topic")
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -79,12 +80,21 @@ def _labels(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, 
                 text = b"".join(pieces).decode()
                 yield location, json.loads(text) if suffix == ".jsonl" else text
         except MissingKeyError as error:
-            if data.text_key in error.available or len(error.candidates) != 2:
-                error.suggest("data.label_key=", unlike=data.text_key)
-            else:  # neither has its name
-                text, label = map(quote, error.candidates)
-                error.advise(f"such as data.text_key={text} data.label_key={label}")
+            _suggest_label(error, data.text_key)
             raise
+
+
+def _suggest_label(error: MissingKeyError, text_key: str) -> None:
+    """Have the hint suggest a label: what is called like one, else the last that is not the text."""
+    has_text = text_key in error.available
+    text = text_key if has_text else min(error.candidates, key=is_no_text, default="")
+    others = [name for name in error.candidates if name != text]
+    if not others:
+        error.suggest("data.label_key=", unlike=text_key)
+        return
+    label = next((name for name in others if name.strip().casefold() in _LABEL_NAMES), others[-1])
+    of_text = "" if has_text else f"data.text_key={quote(text)} "
+    error.advise(f"such as {of_text}data.label_key={quote(label)}")
 
 
 def _label_text(label: str | int | bool, location: str) -> str:
