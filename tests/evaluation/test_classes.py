@@ -288,8 +288,13 @@ def test_of_the_columns_there_are_one_is_suggested_as_the_label(tmp_path, header
 
 @pytest.mark.parametrize(
     ("name", "is_text"),
-    [("body", True), ("content", True), ("prompt", True), ("id", False), ("user_id", False), ("docid", False)]
-    + [("created_date", False), ("row_number", False), ("labels", False), ("video_url", False), ("", False)],
+    [
+        *((name, True) for name in ("body", "content", "prompt", "Review text")),
+        *(
+            (name, False)
+            for name in ("id", "user_id", "docid", "created_date", "row_number", "labels", "video_url", "")
+        ),
+    ],
 )
 def test_the_name_of_a_column_says_that_it_hardly_holds_text(name, is_text):
     assert is_no_text(name) != is_text

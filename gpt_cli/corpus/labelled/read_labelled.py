@@ -85,14 +85,15 @@ def _labels(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, 
 
 
 def _suggest_label(error: MissingKeyError, text_key: str) -> None:
-    """Have the hint suggest a label: what is called like one, else the last that is not the text."""
+    """Have the hint suggest a label: what is called like one, else the last that is no number or date."""
     has_text = text_key in error.available
     text = text_key if has_text else min(error.candidates, key=is_no_text, default="")
-    others = [name for name in error.candidates if name != text]
+    others = [name for name in error.available if name in error.candidates and name != text]
     if not others:
         error.suggest("data.label_key=", unlike=text_key)
         return
-    label = next((name for name in others if name.strip().casefold() in _LABEL_NAMES), others[-1])
+    likely = [name for name in others if not is_no_text(name)] or others
+    label = next((name for name in others if name.strip().casefold() in _LABEL_NAMES), likely[-1])
     of_text = "" if has_text else f"data.text_key={quote(text)} "
     error.advise(f"such as {of_text}data.label_key={quote(label)}")
 
