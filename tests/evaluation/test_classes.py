@@ -290,10 +290,7 @@ def test_of_the_columns_there_are_one_is_suggested_as_the_label(tmp_path, header
     ("name", "is_text"),
     [
         *((name, True) for name in ("body", "content", "prompt", "Review text")),
-        *(
-            (name, False)
-            for name in ("id", "user_id", "docid", "created_date", "row_number", "labels", "video_url", "")
-        ),
+        *((name, False) for name in ("id", "user_id", "docid", "created_date", "row_number", "video_url", "")),
     ],
 )
 def test_the_name_of_a_column_says_that_it_hardly_holds_text(name, is_text):
