@@ -68,6 +68,8 @@ def _find_named(path: Path) -> Path:
     if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
         return path
     if not path.exists():
+        if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
+            raise RequestError(f"there is no checkpoint at {path}", hint=f"did you mean {kept[0]}?")
         near = Path("runs") / path
         if not (near / RUN).is_file():
             runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}

@@ -119,6 +119,27 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path)
     assert tree(folder) == {"thesis.tex": b"mine", "config.yaml": b"mine"}
 
 
+def test_a_run_inside_of_a_run_is_refused_by_its_real_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = tmp_path / "outer"
+    open_run(outer).close()
+    (tmp_path / "link").symlink_to(outer)
+    for inner in (outer / "inner", outer / "checkpoints" / "inner", tmp_path / "link" / "inner"):
+        with pytest.raises(RequestError, match="lies inside of a run") as caught:
+            open_run(inner)
+        assert caught.value.hint == f"name one beside it: {tmp_path / 'inner'}"
+    monkeypatch.chdir(outer)
+    with pytest.raises(RequestError, match=r"inner lies inside of a run, \."):
+        open_run(Path("inner"))
+    open_run(Path("../beside")).close()
+    open_run(outer / ".." / "third").close()
+    assert {path.name for path in tmp_path.iterdir()} == {"outer", "link", "beside", "third"}
+
+
+def test_a_file_of_another_tool_that_is_called_like_ours_makes_no_folder_a_run(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    open_run(tmp_path / "runs" / "book").close()
+
+
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RequestError, match="is not a directory"):
