@@ -67,6 +67,9 @@ def load(
     over for the one before. Raises RequestError when there is no such run or device, or the choices exclude each
     other, and UserError when it cannot be read.
     """
+    import logging
+
+    from gpt_cli.cpu.common.kernel import COMPILING
     from gpt_cli.run.draft import open_draft
     from gpt_cli.run.find_run import find_run
     from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
@@ -74,7 +77,10 @@ def load(
     from gpt_cli.sampling.text_generator import TextGenerator
 
     def warn(text: str) -> None:
-        warnings.warn(text, stacklevel=2)
+        if text.startswith(COMPILING):
+            logging.getLogger(__name__).info(text)
+        else:
+            warnings.warn(text, stacklevel=2)
 
     path = find_run(run)
     saved = open_checkpoint(path, warn)

@@ -94,6 +94,7 @@ _SPOKEN = {
         "step": "a checkpoint is a folder of its run: --run runs/NAME/checkpoints/step-00000600",
         **dict.fromkeys(("o", "out", "output"), "texts go to standard output: put > FILE at the end"),
     },
+    "tokenize": {"run": "the tokenizer of a run is --tokenizer RUN/tokenizer.json"},
     "score": {"text": "a text is a file, or - for standard input: gpt score -"},
     "train": {
         **dict.fromkeys(("resume", "resume-from-checkpoint", "resume-from"), "gpt train RUN resumes that run"),

@@ -16,6 +16,7 @@ Stream = tuple[str, Iterable[bytes]]
 LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: it is held in memory
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
+_ROLES = '{"human": "user", "gpt": "assistant"}'
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NO_TEXT = re.compile(  # names of columns that are hardly texts
     r"|.*id|index|idx|no|nr|row.*|unnamed.*|(.*[_ ])?(number|label|class|date|time|timestamp|url|link)s?", re.IGNORECASE
@@ -228,6 +229,14 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
     strings.sort(key=is_no_text)
     chats = [name for name, messages in record.items() if _is_chat(messages)]
     if lists:
+        others = [name for name, messages in record.items() if _is_share_gpt(messages)]
+        if others:
+            raise UserError(
+                f"the messages of '{others[0]}' have the keys from and value, not role and content",
+                where=location,
+                hint=f"jq -c '{{messages: [.{others[0]}[] | {{role: ({_ROLES}[.from] // .from), content: .value}}]}}'"
+                " FILE > CHATS.jsonl",
+            )
         message = f"this line is not a JSON object with a list of messages under the key '{key}'"
         raise MissingKeyError(message, "keys", key, chats, record, location)
     if chats and not strings:
@@ -245,6 +254,15 @@ def _keys(line: str) -> list[str]:
     """The keys of a JSON object, as often as they are written."""
     keys: list[str] = json.loads(line, object_pairs_hook=lambda pairs: [key for key, _ in pairs])
     return keys
+
+
+def _is_share_gpt(value: Any) -> bool:
+    """True for a list of messages as ShareGPT writes them."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, dict) and {"from", "value"} <= m.keys() for m in value)
+    )
 
 
 def _is_chat(value: Any) -> bool:

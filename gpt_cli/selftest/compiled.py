@@ -7,7 +7,7 @@ import torch
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.cpu.common.build_store import DamagedLibraryError, Store
-from gpt_cli.cpu.common.kernel import KernelUnavailable, WrongKernel, store_path
+from gpt_cli.cpu.common.kernel import COMPILING, KernelUnavailable, WrongKernel, store_path
 from gpt_cli.cpu.common.trust import UntrustedError
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.weight_formats import FORMATS
@@ -59,7 +59,7 @@ def _check(name: str, describe: Describe) -> Check:
         return Check(name, False, str(error))
     except KernelUnavailable as error:  # not a fault, but slower
         return Check(name, True, f"none here: {error}")
-    wrong = [note for note in notes if not note.startswith("compiling ")]
+    wrong = [note for note in notes if not note.startswith(COMPILING)]
     return Check(name, not wrong, "; ".join(wrong) or figure)
 
 

@@ -26,6 +26,7 @@ from gpt_cli.training.state import TrainingState
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 SECOND = 1.0
 _COUNTED = 1_000_000  # tokens, among which unknown ones are counted
+_FEWEST_VALIDATED = 100  # tokens, below which the loss of the validation split is mostly chance
 
 
 class Console:
@@ -65,6 +66,11 @@ class Console:
             f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
             f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
+        if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
+            self.note(
+                f"  the validation split has {plural(stats['val'].tokens, 'token')}: its loss says little;"
+                " data.val_source names another text"
+            )
         if finished is None:
             self._activity = "first step"  # it compiles
             self._open_bar(step, config.train.steps)

@@ -111,6 +111,7 @@ VALUES = {
     **dict.fromkeys(("beta1", "beta2", "adam_beta1", "adam_beta2"), "0.8"),
     **dict.fromkeys(("vocab_size", "vocab"), "512"),
     **dict.fromkeys(("tokenizer", "tokenizer_type"), "BPE"),
+    **dict.fromkeys(("optim_kind", "optim_type"), "adamw"),
 }
 
 

@@ -274,7 +274,7 @@ def test_whole_numbers_are_labels(tmp_path):
     [
         ("id,review,sentiment", "such as data.text_key=review data.label_key=sentiment"),
         ("id,review,stars", "such as data.text_key=review data.label_key=stars"),
-        ("sentiment,text,user_id", "such as data.label_key=sentiment"),
+        ("sentiment,text,user_id", "choose one: data.label_key=sentiment"),
         ("text", "its columns are: text; choose one: data.label_key=KEY"),
     ],
 )

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gpt_cli.run.log import read_events
+from gpt_cli.runtime.device import has_fast_bf16
 from tests.support.fault_injection import disturbed, remains
 
 Count = Callable[[str, object], None]  # takes down for promises.py how many faults a test injects
@@ -20,6 +22,8 @@ def assert_killing_changes_nothing(
     tmp_path: Path, kills: int, seed: int, choices: dict[str, Any], count: Count
 ) -> None:
     count("faults", kills)
+    if not has_fast_bf16(torch.device("cpu")):
+        choices = {**choices, "precision": "fp32"}
     result = disturbed(tmp_path, "kill_loop", kills, seed, **choices)
     assert result["kills"] == kills
     assert result["inside"] == kills // 4

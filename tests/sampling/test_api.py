@@ -10,6 +10,7 @@ import torch
 
 import gpt_cli
 from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.cpu.common import kernel
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
@@ -113,3 +114,13 @@ def test_a_damaged_checkpoint_is_warned_about_and_passed_over(checkpoint: Path, 
 
 def test_a_renamed_public_name_is_still_there_under_its_old_one() -> None:
     assert gpt_cli.Sampling is gpt_cli.SamplingParams
+
+
+def test_that_a_kernel_is_compiled_is_no_warning(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernel, "PATIENCE", 0.0)
+    monkeypatch.setattr(kernel, "_jobs", {})
+    with kernel.no_build_cache(), caplog.at_level("INFO"):
+        gpt_cli.load(checkpoint, device="cpu", engine="native")
+    assert "compiling decode.c for this processor" in caplog.text

@@ -311,6 +311,13 @@ def test_where_the_first_line_has_other_keys_one_of_them_is_suggested(tmp_path):
     assert "choose one: data.completion_key=de" in (error.hint or "")
 
 
+def test_chats_with_other_names_of_role_and_content_are_told_how_to_be_converted(tmp_path):
+    row = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]}
+    error = corpus_error(tmp_path, [row], "data.format=chat")
+    assert "the messages of 'conversations' have the keys from and value, not role and content" in error.message
+    assert "jq -c '{messages: [.conversations[] |" in (error.hint or "")
+
+
 def test_what_holds_no_examples_is_refused(tmp_path, pairs):
     text = tmp_path / "book.txt"
     text.write_text("Once upon a time", encoding="utf-8")

@@ -45,6 +45,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     for source in corpus:
         _refuse_key(source, keys)
         _refuse_config(source)
+        _refuse_run(source)
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and find_store(source) is not None:
@@ -92,6 +93,17 @@ def _refuse_config(source: str) -> None:
         return
     its_text = f" its text: {join(config.data.sources)}" if "source" in config.data.model_fields_set else " a text"
     raise RequestError(f"{source} is a config, not text", hint=f"name{its_text}")
+
+
+def _refuse_run(source: str) -> None:
+    """Raise RequestError for a run, which has a text and a tokenizer and is neither."""
+    from gpt_cli.config import load_config
+
+    run = Path(source)
+    if "\0" in source or not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
+        return
+    texts, tokenizer = join(load_config(run / "config.yaml").data.sources), quote(str(run / "tokenizer.json"))
+    raise RequestError(f"{source} is a run, not text", hint=f"its text is {texts}; its tokenizer, {tokenizer}")
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:

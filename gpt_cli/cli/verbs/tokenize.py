@@ -1,6 +1,5 @@
 """`gpt tokenize`: a tokenizer for a text, the text as tokens, and what the two look like."""
 
-import os
 import re
 from pathlib import Path
 from shlex import quote
@@ -265,7 +264,8 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
 
     refuse_dash(out)
     with translate_os_errors("create", out):
-        is_other = os.path.lexists(out) and not is_store(out) and not (out.is_dir() and not any(out.iterdir()))
+        is_there = out.is_symlink() or out.exists()  # a link to nothing, too
+        is_other = is_there and not is_store(out) and not (out.is_dir() and not any(out.iterdir()))
     if is_other:
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
     before = open_cached(out, lambda _: None)

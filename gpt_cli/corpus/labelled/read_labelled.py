@@ -94,8 +94,8 @@ def _suggest_label(error: MissingKeyError, text_key: str) -> None:
         return
     likely = [name for name in others if not is_no_text(name)] or others
     label = next((name for name in others if name.strip().casefold() in _LABEL_NAMES), likely[-1])
-    of_text = "" if has_text else f"data.text_key={quote(text)} "
-    error.advise(f"such as {of_text}data.label_key={quote(label)}")
+    of_label = f"data.label_key={quote(label)}"
+    error.advise(f"choose one: {of_label}" if has_text else f"such as data.text_key={quote(text)} {of_label}")
 
 
 def _label_text(label: str | int | bool, location: str) -> str:

@@ -27,6 +27,7 @@ from gpt_cli.files import cache_dir
 from gpt_cli.files.safe_io import write_all
 
 __all__ = [
+    "COMPILING",
     "DECODER",
     "Kernel",
     "KernelUnavailable",
@@ -43,6 +44,7 @@ _FORMAT = 2  # of the cache
 # The parts of -O3 that make decode.c faster: gcc compiles it in two thirds of the time.
 _OPTIONS_OF_GCC = ("-O2", "-fvect-cost-model=dynamic")
 PATIENCE = 1.0  # seconds before a note says that the compiler is running
+COMPILING = "compiling "  # begins the note that asks for patience: no problem, unlike the others
 _KEEP = ContextVar("keep", default=True)  # whether compiled libraries are cached
 
 
@@ -96,7 +98,7 @@ def load_kernel(kernel: Kernel = DECODER, *, anew: bool = False, note: Notify = 
     job = _job(kernel, anew=anew)
     job.thread.join(PATIENCE)
     if job.thread.is_alive():
-        note(f"compiling {kernel.name}.c for this processor, once: some seconds, at most {compilers.SECONDS:.0f}")
+        note(f"{COMPILING}{kernel.name}.c for this processor, once: some seconds, at most {compilers.SECONDS:.0f}")
         job.thread.join()
     while job.remarks:
         note(job.remarks.pop(0))
