@@ -52,6 +52,11 @@ class UserError(Exception):
         self.where = where
         self.hint = hint
 
+    @property
+    def __notes__(self) -> list[str]:  # type: ignore[override]  # it follows what the error has now
+        """The lines of `render` after the first, as a traceback shows them (PEP 678)."""
+        return self.render().splitlines()[1 + self.message.count("\n") :]
+
     def render(self) -> str:
         """The error as it is printed: at most one line each for the error, the place and the hint."""
         lines = ["error: " + escape_control_chars(self.message, keep="\n")]

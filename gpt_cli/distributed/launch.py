@@ -6,10 +6,11 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 import torch
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -46,19 +47,20 @@ def launch(processes: int, arguments: Sequence[str]) -> int:
     Raises UserError if one of them was killed; other errors were printed by their process.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # ours is one line instead of pages
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id=uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        shutdown_timeout=_SECONDS_TO_SAVE,
-        signals_to_handle=_SIGNALS,
-    )
     try:
-        with _environment():
+        with TemporaryDirectory(prefix="gpt-") as logs, _environment():  # torch leaves its own behind
+            config = LaunchConfig(
+                min_nodes=1,
+                max_nodes=1,
+                nproc_per_node=processes,
+                run_id=uuid4().hex,
+                rdzv_backend="c10d",
+                rdzv_endpoint="localhost:0",
+                max_restarts=0,
+                shutdown_timeout=_SECONDS_TO_SAVE,
+                signals_to_handle=_SIGNALS,
+                logs_specs=DefaultLogsSpecs(log_dir=logs),
+            )
             elastic_launch(config, sys.executable)("-m", "gpt_cli", *arguments)
     except SignalException as stopped:
         return 128 + int(stopped.sigval)

@@ -90,6 +90,7 @@ def test_of_processes_that_train_together_none_has_room_for_the_text_nor_needs_i
     (tmp_path / "run.yaml").write_text(dump_config(config))
     headroom = ids.nbytes // 2
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["--log-dir", str(tmp_path / "logs")]
     completed = subprocess.run(
         [*command, "-m", "tests.support.torchrun_worker", str(tmp_path / "run.yaml")],
         env=worker_env(ROOM=str(headroom), MALLOC_ARENA_MAX="1"),

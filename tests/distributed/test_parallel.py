@@ -155,6 +155,7 @@ def test_a_signal_to_the_launcher_or_to_one_process_has_all_save_and_leave(
     assert process.returncode == 128 + number
     assert "stopped: interrupted; step" in stderr
     assert "error" not in stderr
+    assert not list((tmp_path / "tmp").iterdir())  # torch's launcher keeps its logs there
 
 
 def test_a_wrong_request_is_one_error_of_one_process(gpt, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ class Hosts:
         """`torchrun --nnodes=2 ... -m gpt_cli train` on one of them."""
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"]
         torchrun += [f"--node-rank={host}", f"--master-addr={ADDRESSES[0]}", "--master-port=29400"]
+        torchrun += ["--log-dir", str(config.parent / f"logs{host}")]
         command = [*torchrun, "-m", "gpt_cli", "train", "--config", str(config)]
         return subprocess.Popen(
             [IP, "netns", "exec", self.names[host], *command],

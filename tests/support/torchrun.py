@@ -22,6 +22,7 @@ def worker_env(**variables: str) -> dict[str, str]:
 def torchrun(processes: int, tmp_path: Path, names: list[str]) -> "subprocess.CompletedProcess[str]":
     """Train the configs of these names in so many processes."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launcher += ["--log-dir", str(tmp_path / "logs")]
     files = [str(tmp_path / f"{name}.yaml") for name in names]
     return subprocess.run(
         [*launcher, "-m", "tests.support.torchrun_worker", *files],
@@ -43,7 +44,9 @@ def start(tmp_path: Path, *overrides: str) -> "subprocess.Popen[str]":
     config = make_config(tmp_path, *SMALL, "train.steps=1000000", "checkpoint.every=2", "eval.every=2", *overrides)
     (tmp_path / "run.yaml").write_text(dump_config(config))
     command = [sys.executable, "-m", "gpt_cli", "train", "--config", str(tmp_path / "run.yaml"), "--devices", "2"]
-    return subprocess.Popen(command, env=worker_env(), stderr=subprocess.PIPE, text=True)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    return subprocess.Popen(command, env=worker_env(TMPDIR=str(temporary)), stderr=subprocess.PIPE, text=True)
 
 
 def workers(launcher: "subprocess.Popen[str]") -> list[int]:
