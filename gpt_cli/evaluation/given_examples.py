@@ -130,7 +130,7 @@ def _run_key_hints(data: DataConfig) -> Iterator[None]:
             error.hint = other_format
         elif data.format != "labelled":
             error.advise(f"this run reads {keys}: name them so in a copy, or read texts with --text-key KEY")
-            if not error.candidate:
+            if not error.candidate or (data.format == "chat" and error.kind == "columns"):
                 error.hint = f"{other_format}; texts are read with --text-key KEY"
         elif error.key == data.label_key:
             error.advise(f"this run reads {keys}: name them so in a copy")
