@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from shlex import quote
 from textwrap import wrap
 from typing import Any
 
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import Config
+from gpt_cli.config.section import ConfigValues
 from gpt_cli.config.yaml_subset import resolve_scalar
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z0-9_./+-]+)*")
@@ -49,6 +51,11 @@ def to_yaml_scalar(value: Any) -> str:
     if _PLAIN.fullmatch(text) and isinstance(resolve_scalar(text), str) and text.lower() not in _OLD_BOOLEANS:
         return text
     return f'"{"".join(_ESCAPES.get(character) or _visible(character) for character in text)}"'
+
+
+def join_overrides(values: ConfigValues) -> str:
+    """`values` as they are typed at a command line, `section.key=value` each."""
+    return " ".join(quote(f"{key}={to_yaml_scalar(value)}") for key, value in values.items())
 
 
 def _dump(config: Config, keys: Iterable[str], *, annotated: bool = False) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import Any
 
+from gpt_cli.config.dump import join_overrides
 from gpt_cli.errors import UserError
 from gpt_cli.files.safe_io import format_size
 
@@ -21,6 +22,8 @@ _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _NO_TEXT = re.compile(  # names of columns that are hardly texts
     r"|.*id|index|idx|no|nr|row.*|unnamed.*|(.*[_ ])?(number|label|class|date|time|timestamp|url|link)s?", re.IGNORECASE
 )
+_PROMPTS = ("prompt", "instruction", "question", "input", "query")
+_COMPLETIONS = ("completion", "output", "answer", "response", "target")
 MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
@@ -40,13 +43,21 @@ class MissingKeyError(UserError):
         candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
         self.candidates, self.candidate = candidates, next(iter(candidates), "")
         value = quote(self.candidate)
-        pairs = ", or data.format=pairs for both" if self.has_pairs else ""
+        pairs = f", or {join_overrides(self.as_pairs())} for both" if self.pairs else ""
         self.advise(f"choose one: --text-key {value} (data.text_key={value}{pairs})")
 
     @property
-    def has_pairs(self) -> bool:
-        """True if the record has the keys prompt and completion."""
-        return {"prompt", "completion"} <= set(self.available)
+    def pairs(self) -> tuple[str, str] | None:
+        """The keys of a prompt and of its completion, as they are called in datasets; None if one is missing."""
+        names = {name.strip().casefold(): name for name in reversed(self.available)}
+        prompt, completion = (next((names[n] for n in known if n in names), None) for known in (_PROMPTS, _COMPLETIONS))
+        return None if prompt is None or completion is None else (prompt, completion)
+
+    def as_pairs(self) -> dict[str, str]:
+        """The keys of a config that read the record as a pair; none where it is not one."""
+        names = zip(("prompt", "completion"), self.pairs or (), strict=False)
+        keys = {f"data.{default}_key": name for default, name in names if name != default}
+        return {"data.format": "pairs", **keys} if self.pairs else {}
 
     def suggest(self, option: str, *, unlike: str | None = None) -> None:
         """Have the hint suggest `option`, which ends in "=" or a space, for the key.

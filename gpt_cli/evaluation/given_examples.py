@@ -126,7 +126,7 @@ def _run_key_hints(data: DataConfig) -> Iterator[None]:
         error.hint = other_format
         raise
     except MissingKeyError as error:
-        if error.has_pairs and data.format != "pairs":
+        if error.pairs and data.format != "pairs":
             error.hint = other_format
         elif data.format != "labelled":
             error.advise(f"this run reads {keys}: name them so in a copy, or read texts with --text-key KEY")

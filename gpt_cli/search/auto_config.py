@@ -12,8 +12,8 @@ from gpt_cli.config.presets import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.errors import RequestError
-from gpt_cli.search.other_formats import refuse_other_formats
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.search.other_formats import explain_format, refuse_other_formats
 from gpt_cli.search.regularization import LARGE_STEP, regularization
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 from gpt_cli.terminal.plural import plural
@@ -53,7 +53,11 @@ def fit_config(
     _check_sources(sources)
     of_base = {key: value for key, value in (base or {}).items() if key in _NOT_IN_BASE_CONFIG}
     refuse_other_formats(fixed, {**of_base, **requested}, sources)
-    text = measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress)
+    try:
+        text = measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress)
+    except UserError as error:
+        explain_format(error, {**of_base, **requested}, sources)
+        raise
     model = _choose_model(text, has_gpu, fixed)
     chosen = {**text.values, "run_dir": run_dir, "data.source": requested["data.source"], **model}
 

@@ -28,8 +28,7 @@ SHAPES: list[dict[str, Any]] = [
     {"n_embd": 96, "n_head": 4, "n_kv_head": 2, "window": 7},
     {"n_embd": 32, "n_head": 4, "n_kv_head": 1, "mlp": "relu2", "logit_softcap": 3.0},
     {"n_embd": 128, "n_head": 2, "context_length": 36},
-    {"n_embd": 288, "n_head": 4, "mlp": "gelu"},
-    {"n_embd": 288, "n_head": 4, "bias": True},
+    {"n_embd": 288, "n_head": 4, "mlp": "gelu", "bias": True},
 ]
 SIZES = (1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 70)
 STEPS = 30  # half as many again as the context has: the window moves

@@ -442,3 +442,16 @@ def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_pa
     assert imported.sample.suffix == trained.sample.suffix
     assert TurnTemplate.of(imported.data) == TurnTemplate.of(trained.data)
     assert "chat template" not in capsys.readouterr().err
+
+
+def test_keys_that_datasets_use_for_pairs_are_suggested_together(tmp_path):
+    row = {"instruction": "Say it", "input": "", "output": "it"}
+    assert "such as data.prompt_key=instruction data.completion_key=output" in (
+        corpus_error(tmp_path, [row], "data.format=pairs").hint or ""
+    )
+    one = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=instruction")
+    assert "choose one: data.completion_key=output" in (one.hint or "")
+    taken = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=output")
+    assert "choose one: data.completion_key=instruction" in (taken.hint or "")
+    text = corpus_error(tmp_path, [row], "data.format=chat")
+    assert "data.format=pairs data.prompt_key=instruction data.completion_key=output trains on them" in (text.hint or "")

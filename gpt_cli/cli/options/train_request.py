@@ -51,7 +51,7 @@ class Request:
         if sources and file is not None:
             raise RequestError(
                 f"give either --config {file} or {sources[0]}, not both",
-                hint=f"gpt train --config {quote(str(file))} trains what the config says",
+                hint=f"gpt train {quote(str(file))} data.source={quote(sources[0])} trains it on that text",
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
         from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
@@ -157,7 +157,12 @@ class Request:
         from gpt_cli.corpus.prepare import check_paths
 
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
-        existing = load_config(run_dir / "config.yaml", overrides)
+        try:
+            existing = load_config(run_dir / "config.yaml", overrides)
+        except RequestError as error:
+            load_config(run_dir / "config.yaml")  # what is wrong by itself is reported as it is
+            hint = error.hint or "choose another, run_dir=runs/NAME, or resume this one as it is"
+            raise RequestError(f"{run_dir} is a run of another config: {error.message}", hint=hint) from error
         requested = [source] if isinstance(source, str) else source
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
             return existing
@@ -256,14 +261,16 @@ def _refuse_among_texts(source: str, others: list[str]) -> None:
     if file is None:
         return
     text = quote(others[0]) if others else "TEXT"
-    if Path(source).is_dir() and any((Path(other) / "run.json").is_file() for other in others):
-        raise RequestError(f"{source} is a run, and so is another text: one is trained at a time", hint="name one")
+    other = next((other for other in others if (Path(other) / "run.json").is_file()), None)
+    if Path(source).is_dir() and other is not None:
+        raise RequestError(f"{source} is a run, and so is {other}: one is trained at a time", hint="name one")
     if Path(source).is_dir():
         hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}"
         raise RequestError(f"{source} is a run, not text", hint=hint)
-    if any(Path(other).suffix.lower() in _YAML for other in others):
+    other = next((other for other in others if Path(other).suffix.lower() in _YAML), None)
+    if other is not None:
         hint = f"gpt train {quote(source)} key=value changes what it says"
-        raise RequestError(f"{source} is a config, and so is another text: one is trained at a time", hint=hint)
+        raise RequestError(f"{source} is a config, and so is {other}: one is trained at a time", hint=hint)
     raise RequestError(f"{source} is a config, not text", hint=f"gpt train {quote(source)} data.source={text}")
 
 

@@ -115,6 +115,10 @@ def init(
         hint = f"gpt config show {quote(text)} prints what it says"
         raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)
 
+    if text is not None and (Path(text) / "run.json").is_file():
+        hint = f"gpt config show {quote(text)} prints its config; one is fitted to the text that it is of"
+        raise RequestError(f"{text} is a run, not text", hint=hint)
+
     if others := [word for word in overrides or [] if "=" not in word]:
         hint = (
             f"fit one to all of them: gpt config init {quote(str(text))} data.source=[{','.join([str(text), *others])}]"

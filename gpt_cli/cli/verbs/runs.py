@@ -29,7 +29,7 @@ def runs(
     """List the runs in runs/, with loss, size, steps, date and what sets each config apart; or remove one.
 
     The run that was saved last comes first. The loss is the lowest on the run's validation text; bits per byte
-    compare whatever the tokenizers are. Of a config, the values are shown that differ from those of most runs listed.
+    compare whatever the tokenizers are. Of a config, the values are shown that differ from the most common ones.
 
     Example: gpt runs
     """

@@ -22,7 +22,7 @@ from gpt_cli.cli.options.fit_config import resolve_source, to_slug
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.tokenizer_comparison import compare_tokenizers
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
@@ -119,9 +119,11 @@ def tokenize(
     from gpt_cli.tokenizer import UnknownCharacters
 
     looks = text is not None or ids is not None
-    if looks and tokenizer is None and not corpus:
+    if looks and tokenizer is None and not corpus and kind != "byte":  # which is learned from no text
         option = "--text" if text is not None else "--ids"
-        raise RequestError(f"{option} needs a tokenizer", hint="--tokenizer FILE, such as the tokenizer.json of a run")
+        raise RequestError(
+            f"{option} needs a tokenizer", hint="--tokenizer FILE, such as the tokenizer.json of a run, or --kind byte"
+        )
     if not corpus and not looks:
         raise RequestError(
             "there is nothing to tokenize", hint="give a CORPUS, or --tokenizer FILE with --text TEXT or --ids IDS"
@@ -174,10 +176,13 @@ def tokenize(
         if text is not None:
             result["encoding"] = _encode(used, text, allow_special)
         if ids is not None:
-            result["decoding"] = used.decode(_parse_ids(ids))
+            result["decoding"] = _decode(used, ids)
     except UnknownCharacters as error:
         hint = "--kind byte and --kind bpe know every character"
-        hint = f"without --tokenizer, {hint}" if tokenizer else f"{hint}, --unknown token has one for the others"
+        if data is None:
+            hint = "--kind byte, in place of --tokenizer, knows every character"
+        else:
+            hint = f"without --tokenizer, {hint}" if tokenizer else f"{hint}, --unknown token has one for the others"
         raise RequestError(error.message, hint=hint) from error
     except Interrupted as stop:
         note(stop.message)
@@ -194,12 +199,11 @@ def _refuse_with_compare(**given: bool) -> None:
 
 
 def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig", file: Path | None) -> "Tokenizer":
-    """The tokenizer that is learned from a text, or, without a text, that of `file`."""
+    """The tokenizer that is learned from a text, or, without a text, that of `file`, or else that of bytes."""
     if data is None:
-        from gpt_cli.tokenizer import load_tokenizer
+        from gpt_cli.tokenizer import ByteTokenizer, load_tokenizer
 
-        assert file is not None  # checked by `tokenize`
-        return load_tokenizer(file, config.pattern)
+        return ByteTokenizer() if file is None else load_tokenizer(file, config.pattern)
     from gpt_cli.corpus.prepare import learn_tokenizer
 
     with interruptible_progress() as progress:
@@ -282,6 +286,13 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
 def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
     ids = [int(token) for token in tokenizer.encode(text, allow_special=allow_special)]
     return {"ids": ids, "pieces": [token_json(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
+
+
+def _decode(tokenizer: "Tokenizer", ids: str) -> str:
+    try:
+        return tokenizer.decode(_parse_ids(ids))
+    except UserError as error:
+        raise RequestError(error.message, hint=error.hint) from error
 
 
 def _parse_ids(text: str) -> list[int]:

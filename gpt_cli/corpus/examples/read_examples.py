@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpt_cli.config.dump import join_overrides
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.examples.training_example import TrainingExample, make_chat, make_pair
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
@@ -50,8 +51,19 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
             for name, pieces in file.read(note):
                 yield name, b"".join(pieces).decode()
         except MissingKeyError as error:
-            other = {"prompt_key": data.completion_key, "completion_key": data.prompt_key}.get(option)
-            error.suggest(f"data.{option}=", unlike=other)
-            if data.format != "pairs" and error.has_pairs:
-                error.hint = "it has prompts and completions: data.format=pairs trains on them"
+            _suggest_keys(error, option, data)
             raise
+
+
+def _suggest_keys(error: MissingKeyError, option: str, data: DataConfig) -> None:
+    """Have the hint suggest what is missing by the names that datasets use, else the first key that is not taken."""
+    other = {"prompt_key": data.completion_key, "completion_key": data.prompt_key}.get(option)
+    error.suggest(f"data.{option}=", unlike=other)
+    names = dict(zip(("prompt_key", "completion_key"), error.pairs or (), strict=False))
+    if data.format != "pairs":
+        if error.pairs:
+            error.hint = f"it has prompts and completions: {join_overrides(error.as_pairs())} trains on them"
+        return
+    missing = {f"data.{key}": name for key, name in names.items() if getattr(data, key) not in error.available}
+    if missing.get(f"data.{option}", other) != other:
+        error.advise(f"{'choose one:' if len(missing) == 1 else 'such as'} {join_overrides(missing)}")
