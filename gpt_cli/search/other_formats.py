@@ -35,7 +35,7 @@ def refuse_other_formats(fixed: ConfigValues, overrides: ConfigValues, sources: 
 
 
 def explain_format(error: UserError, overrides: ConfigValues, sources: Sequence[str]) -> None:
-    """Where texts were looked for in chats or pairs, have the hint of `error` name the command that trains on them."""
+    """Have the hint of `error`, which found chats or pairs in place of texts, name the command that trains on them."""
     overrides = {key: value for key, value in overrides.items() if key != "data.text_key"}
     if isinstance(error, OtherFormatError):
         command = _train_command({"data.format": "chat"}, overrides, sources)
