@@ -453,5 +453,5 @@ def test_keys_that_datasets_use_for_pairs_are_suggested_together(tmp_path):
     assert "choose one: data.completion_key=output" in (one.hint or "")
     taken = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=output")
     assert "choose one: data.completion_key=instruction" in (taken.hint or "")
-    text = corpus_error(tmp_path, [row], "data.format=chat")
-    assert "data.format=pairs data.prompt_key=instruction data.completion_key=output trains on them" in (text.hint or "")
+    as_pairs = "data.format=pairs data.prompt_key=instruction data.completion_key=output"
+    assert f"{as_pairs} trains on them" in (corpus_error(tmp_path, [row], "data.format=chat").hint or "")
