@@ -199,7 +199,7 @@ def test_a_corpus_can_come_through_a_pipe(gpt: Callable[..., Any]) -> None:
         (["mice.txt", "--out", "full"], 2, "not a token store"),
         (["mice.txt", "--out", "mice.txt/below"], 1, "cannot create mice.txt"),
         (["--tokenizer", "ready.json", "--text", "abd"], 2, "'d'"),
-        (["--tokenizer", "ready.json", "--ids", "0 3"], 1, "outside the vocabulary"),
+        (["--tokenizer", "ready.json", "--ids", "0 3"], 2, "outside the vocabulary"),
         (["--tokenizer", "ready.json", "--ids", "0 -1"], 2, "'-1'"),
         (["--tokenizer", "ready.json", "--ids", "one"], 2, "'one'"),
         (["--tokenizer", "ready.json", "--ids", "9" * 5000], 2, "whole numbers"),

@@ -362,10 +362,8 @@ def test_chats_are_told_how_they_become_texts(gpt_here):
         outcome = gpt_here("train", "chats.jsonl", *overrides)
         assert outcome.rc == 1
         assert "this line is a chat of messages" in outcome.stderr
-        assert (
-            "hint: data.format=chat trains on the answers; else make each a text: jq -c '{text: ([.messages[].content]"
-            in outcome.stderr
-        )
+        command = "gpt config init -o chats.yaml, then gpt train chats.yaml data.format=chat data.source=chats.jsonl"
+        assert f"hint: {command} trains on the answers; else make each a text: jq -c '{{text: ([" in outcome.stderr
 
 
 def test_an_address_is_shown_as_it_was_given(gpt_here):

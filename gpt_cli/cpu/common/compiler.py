@@ -28,8 +28,8 @@ from gpt_cli.runtime.cpu_level import chosen_level
 if sys.platform != "win32":
     import fcntl
 
-SECONDS = 20.0
-"""The time limit of a compilation: of wall time, or on a busy machine of processor time."""
+SECONDS = 60.0
+"""The time limit of a compilation: of wall time, or on a busy machine of processor time. A slow processor needs 20."""
 _MAX_SECONDS = 240.0
 _ALIVE = 0.02  # share of a processor below which a process counts as waiting, not computing
 _VERSION_SECONDS = 5.0
