@@ -71,7 +71,11 @@ def check_listed(path: Path, names: Collection[str] | None = None, *, follow: bo
     A directory without SHA256SUMS, of an older gpt, is not checked. Links are refused unless `follow`.
     """
     for retries in reversed(range(_MAX_TRIES)):
-        lines = _listed(path, follow)
+        try:
+            lines = _listed(path, follow)
+        except DamagedError as error:
+            error.hint = error.hint or f"if the rest of it is whole, remove {path / SUMS}: nothing is compared then"
+            raise
         listed = {name for name, _ in lines if names is None or name in names}
         mismatch = next((name for name in sorted(listed) if (name, _sum_of(path / name, follow)) not in lines), None)
         if mismatch is None:

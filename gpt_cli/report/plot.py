@@ -114,7 +114,7 @@ def _draw_run(
             )
         raise UserError(
             f"{run} has no {words} over {x} in its metrics.jsonl",
-            hint=f"gpt info {quote(str(run))} says what it is" if list_checkpoints(run) else how_to_train(run),
+            hint=f"gpt doctor {quote(str(run))} says what it lacks" if list_checkpoints(run) else how_to_train(run),
         )
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]

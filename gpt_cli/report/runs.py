@@ -18,7 +18,7 @@ from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoi
 from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.find_run import refuse_without_record
 from gpt_cli.run.is_training import is_training
-from gpt_cli.run.log import read_events, read_metrics
+from gpt_cli.run.log import last_logged_step, read_events, read_metrics
 from gpt_cli.run.run_files import RUN, is_imported
 from gpt_cli.terminal.escape import display_width
 from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
@@ -210,7 +210,7 @@ def _state(run: Path, steps: int | None, of_steps: int) -> str:
     if is_training(run):
         return "training"
     if steps is None:
-        return "new"
+        return "lost" if last_logged_step(run) else "new"
     if steps >= of_steps:
         return "complete"
     return "stopped" if why_over(read_events(run), steps) is None else "ended"

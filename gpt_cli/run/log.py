@@ -95,6 +95,11 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if value is not None} for record in records]
 
 
+def last_logged_step(run_dir: Path) -> int:
+    """The last step that metrics.jsonl tells of, 0 if there is none: of a run without a checkpoint they are lost."""
+    return max((line["step"] for line in read_metrics(run_dir)), default=0)
+
+
 def read_samples(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of samples.jsonl: `step`, `prompt` and `text`. Raises DamagedError for a bad line."""
     return [record for record, _ in _read_records(run_dir / SAMPLES)]

@@ -13,8 +13,9 @@ from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.run.find_run import config_now
 from gpt_cli.run.is_training import is_training
-from gpt_cli.run.log import read_events
+from gpt_cli.run.log import last_logged_step, read_events
 from gpt_cli.run.one_file_run import load_single
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
@@ -41,7 +42,9 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     else:
         checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
-        raise RequestError(f"{path} has no checkpoint yet", hint=how_to_train(path))
+        steps = 0 if is_training(path) else last_logged_step(path)
+        none = f"no checkpoint: the training of {plural(steps, 'step')} is lost" if steps else "no checkpoint yet"
+        raise RequestError(f"{path} has {none}", hint=how_to_train(path))
     refuse_other_task(path, checkpoint.config, task)
     config, now = checkpoint.config, config_now(path)
     if now is not None:

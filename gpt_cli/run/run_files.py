@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.config import Config
-from gpt_cli.files import DamagedError, read_file
+from gpt_cli.files import DamagedError, check_listed, read_file
 
 DATA, RUN = "data.json", "run.json"
 _JSON_LIMIT = 1 << 20
@@ -37,6 +37,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_file(path, _JSON_LIMIT))
     except (ValueError, RecursionError) as error:
+        check_listed(path.parent)  # says more of a file that has a checksum
         raise DamagedError(f"{path} is damaged: it is not JSON") from error
     if not isinstance(value, dict):
         raise DamagedError(f"{path} is damaged: it is not a JSON object")

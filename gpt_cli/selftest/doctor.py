@@ -20,7 +20,7 @@ from gpt_cli.run.checkpoint import (
 )
 from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.load_model import build_verified
-from gpt_cli.run.log import METRICS, read_events, read_metrics, read_samples
+from gpt_cli.run.log import METRICS, last_logged_step, read_events, read_metrics, read_samples
 from gpt_cli.run.resume import refuse_edited_config
 from gpt_cli.run.run_corpus import prepare_run_corpus
 from gpt_cli.run.run_files import DATA, RUN, is_imported, read_fingerprint, read_json_object
@@ -101,7 +101,10 @@ def _describe_logs(path: Path) -> str:
     last = max((line["step"] for line in metrics if "val_loss" in line), default=0)
     if newest is not None and not is_imported(path):
         if checkpoint_step(newest) > 0 and not metrics:
-            raise UserError(f"{METRICS} is {'empty' if (path / METRICS).exists() else 'missing'}")
+            size = (path / METRICS).stat().st_size if (path / METRICS).exists() else None
+            raise UserError(
+                f"{METRICS} {'is missing' if size is None else 'has no whole line' if size else 'is empty'}"
+            )
         if checkpoint_step(newest) == load_config(path / CONFIG).train.steps > last:  # else it may have been killed
             raise UserError(f"{METRICS} ends at step {last:,}, before the last one: lines of it are lost")
     return f"{plural(len(metrics), 'line')} of metrics, {len(samples):,} samples, {len(events):,} events"
@@ -112,7 +115,7 @@ def _describe_tokenizer(path: Path, intact: list[Checkpoint]) -> str:
     for checkpoint in intact:
         if checkpoint.tokenizer.digest != digest:
             raise UserError(f"{checkpoint.path.name} was trained with another tokenizer than {path / TOKENIZER}")
-    return f"{digest[:16]}, the same in every intact checkpoint"
+    return digest[:16] + (", the same in every intact checkpoint" if intact else "")
 
 
 def _describe_data(path: Path, note: Notify) -> str:
@@ -131,6 +134,8 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     config = load_config(path / CONFIG)
     steps = config.train.steps
     if not paths:
+        if lost := last_logged_step(path):
+            raise UserError(f"there is no checkpoint: the training of {plural(lost, 'step')} is lost")
         return f"no checkpoint yet: would start from step 0 of {steps:,}"
     if not intact:
         raise UserError("no checkpoint is intact: the run cannot go on")

@@ -21,7 +21,7 @@ from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.load_model import tensor_specs
-from gpt_cli.run.log import read_metrics
+from gpt_cli.run.log import last_logged_step
 from gpt_cli.run.resume import refuse_edited_config
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
@@ -144,7 +144,7 @@ class TrainingState:
             refuse_edited_config(run.path, run.config, checkpoint)
         run.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
-            if (steps := max((line["step"] for line in read_metrics(run.path)), default=0)) > 0:
+            if (steps := last_logged_step(run.path)) > 0:
                 note(f"{run.path} has no checkpoint: its {steps:,} steps are lost, and training starts again")
             run.log.truncate(-1)
             return None, 0.0

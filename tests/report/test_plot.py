@@ -105,7 +105,7 @@ def test_a_trained_run_whose_log_is_lost_is_not_to_be_trained(run: Path, tmp_pat
     (run / "checkpoints" / "step-00000060").mkdir(parents=True)
     with pytest.raises(UserError) as refused:
         plot_runs([run], tmp_path / "loss.svg")
-    assert refused.value.hint == f"gpt info {run} says what it is"
+    assert refused.value.hint == f"gpt doctor {run} says what it lacks"
 
 
 @pytest.mark.parametrize("name", ["loss.gif", "loss", ".png", "nowhere/loss.png", "folder.png"])

@@ -314,3 +314,31 @@ def test_a_file_that_is_gone_is_told(folder: Path) -> None:
     (folder / "runs" / "one" / "data.json").unlink()
     with pytest.raises(UserError, match=r"data\.json is missing"):
         find_run(folder / "runs" / "one")
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_called_a_new_one(
+    folder: Path, gpt_here: Callable[..., Outcome]
+) -> None:
+    shutil.rmtree(folder / "runs" / "one" / "checkpoints")
+    examined = gpt_here("doctor", "runs/one")
+    assert examined.rc == 1
+    assert "there is no checkpoint: the training of 4 steps is" in " ".join(examined.stdout.split())
+    assert "in every intact checkpoint" not in examined.stdout
+    assert "runs/one has no checkpoint: the training of 4 steps is lost" in gpt_here("sample", "runs/one").stderr
+    assert "lost" in gpt_here("runs").stdout
+
+
+def test_a_damaged_file_is_told_alike_by_training_and_with_a_way_out(
+    folder: Path, gpt_here: Callable[..., Outcome]
+) -> None:
+    run = folder / "runs" / "one"
+    for name, words in (
+        ("data.json", "does not match its SHA-256"),
+        ("tokenizer.json", "else put back what it was: cp runs/one/checkpoints/step-00000004/tokenizer.json runs/one"),
+        ("SHA256SUMS", "if the rest of it is whole, remove runs/one/SHA256SUMS"),
+    ):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(whole[:60])
+        for verb in ("train", "sample"):
+            assert words in gpt_here(verb, "runs/one").stderr, (name, verb)
+        (run / name).write_bytes(whole)
