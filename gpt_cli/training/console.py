@@ -21,6 +21,7 @@ from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.evaluate import EvalMetrics
+from gpt_cli.training.lora import LoRA
 from gpt_cli.training.state import TrainingState
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -64,6 +65,7 @@ class Console:
             f"{_unknown(corpus)}{_classes(config, corpus)}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
+            f"{_lora(config, state)}"
             f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
         if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
@@ -165,6 +167,13 @@ def _unknown(corpus: Corpus) -> str:
     unk_id = corpus.tokenizer.unk_id
     share = 0.0 if unk_id is None else float(np.mean(corpus.val[:_COUNTED] == unk_id))
     return f"  <unk>  {share:.2%} of the validation text: characters that the vocabulary lacks\n" if share else ""
+
+
+def _lora(config: Config, state: TrainingState) -> str:
+    if not isinstance(state.optimizer, LoRA):
+        return ""
+    trained = sum(p.numel() for p in state.optimizer.adamw.parameters.values())
+    return f"  LoRA   of rank {config.lora.rank}: {trained:,} parameters are trained in place of these\n"
 
 
 def _classes(config: Config, corpus: Corpus) -> str:

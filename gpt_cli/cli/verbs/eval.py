@@ -77,7 +77,7 @@ def evaluate(
     one, by greedy search, of which exact matches, chrF and BLEU are printed, in percent (pip install
     'gpt-cli[metrics]'); --text names other pairs or chats (plain text, and any file with --text-key KEY, is read as
     text). Of a run that learned classes: accuracy, macro F1, calibration and the confusion matrix, beside the most
-    frequent label and a bag of words; --text names labelled texts.
+    frequent label and a bag of words; --text names labelled texts, and leaves the bag of words out.
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
