@@ -81,7 +81,7 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
         newest = list_checkpoints(source.parent.parent)[:1] if source.parent.name == "checkpoints" else []
         if newest:
             error.hint = f"the newest checkpoint of that run: train.init_from={quote(str(newest[0]))}"
-        elif not source.exists():
+        elif not source.exists() and (len(source.parts) == 1 or not source.parent.exists()):  # perhaps of a hub
             error.hint = f"{error.hint} (or make a model of Transformers a run: gpt import {quote(str(source))})"
         raise
     if path.is_file():
