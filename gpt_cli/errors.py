@@ -51,11 +51,15 @@ class UserError(Exception):
         self.message = message
         self.where = where
         self.hint = hint
+        self._added_notes: list[str] = []
 
     @property
     def __notes__(self) -> list[str]:  # type: ignore[override]  # it follows what the error has now
-        """The lines of `render` after the first, as a traceback shows them (PEP 678)."""
-        return self.render().splitlines()[1 + self.message.count("\n") :]
+        """The place and the hint, and what was added, as a traceback shows them (PEP 678)."""
+        return [*self.render().splitlines()[1 + self.message.count("\n") :], *self._added_notes]
+
+    def add_note(self, note: str, /) -> None:
+        self._added_notes.append(note)
 
     def render(self) -> str:
         """The error as it is printed: at most one line each for the error, the place and the hint."""

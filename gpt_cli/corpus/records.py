@@ -28,7 +28,16 @@ MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
 class OtherFormatError(UserError):
-    """A record is of another `data.format` than the one it is read as."""
+    """A record is a chat where a text is read. `as_text`: a command that makes each chat a text."""
+
+    def __init__(self, message: str, *, where: str, as_text: str) -> None:
+        super().__init__(message, where=where)
+        self.as_text = as_text
+        self.suggest("data.format=chat")
+
+    def suggest(self, training: str) -> None:
+        """Have the hint suggest `training`, overrides or a command, and the command that makes texts."""
+        self.hint = f"{training} trains on the answers; else make each a text: {self.as_text}"
 
 
 class MissingKeyError(UserError):
@@ -254,8 +263,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
         raise OtherFormatError(
             f"this line is a chat of messages, with no string under the key '{key}'",
             where=location,
-            hint="data.format=chat trains on the answers; else make each a text:"
-            f" jq -c '{{text: ([.{chats[0]}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
+            as_text=f"jq -c '{{text: ([.{chats[0]}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
         )
     message = f"this line is not a JSON object with a string under the key '{key}'"
     raise MissingKeyError(message, "keys", key, strings, record, location)

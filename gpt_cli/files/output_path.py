@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import unicodedata
 from pathlib import Path
 from shlex import quote
 
@@ -46,3 +48,8 @@ def why_closed(folder: Path) -> str:
     """The reason, in words, why nothing may be written into `folder`."""
     is_read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
     return os.strerror(errno.EROFS if is_read_only else errno.EACCES).lower()
+
+
+def to_slug(stem: str) -> str:
+    """`stem` in letters, digits, _ and -, which no shell needs quotes for."""
+    return re.sub(r"[^\w-]+", "-", unicodedata.normalize("NFC", stem)).strip("-") or "text"

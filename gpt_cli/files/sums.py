@@ -23,6 +23,9 @@ _MAX_TRIES = 3  # reads of a directory in which a file is being replaced
 class DamagedError(UserError):
     """The files differ from those written: a flipped bit, a missing or an unexpected file."""
 
+    member: str | None = None
+    """The name of the file that is not what it was, where it is known."""
+
 
 def format_sums(sums: Iterable[tuple[str, str]]) -> bytes:
     """The contents of SHA256SUMS: a line for each (name, SHA-256 in hex), sorted."""
@@ -81,10 +84,12 @@ def check_listed(path: Path, names: Collection[str] | None = None, *, follow: bo
         if mismatch is None:
             return
         if not retries or lines == _listed(path, follow):
-            raise DamagedError(
+            damaged = DamagedError(
                 f"{path / mismatch} does not match its SHA-256: it is damaged, or was edited",
                 hint=f"if you edited it, remove its line from {path / SUMS}; else put back what it was",
             )
+            damaged.member = mismatch
+            raise damaged
 
 
 def unlisted(path: Path, names: Iterable[str]) -> list[str]:

@@ -36,12 +36,11 @@ def check_run_files(path: Path) -> None:
         check_listed(path)
     except DamagedError as error:
         absent = next((name for name in (CONFIG, TOKENIZER) if not (path / name).exists()), None)
-        damaged = next((name for name in (CONFIG, TOKENIZER) if error.message.startswith(f"{path / name} does")), None)
         newest = next(iter(list_checkpoints(path)), None)
         if absent is not None and newest is not None:
             error.hint = f"put back the copy of a checkpoint: cp {quote(str(newest / absent))} {quote(str(path))}"
-        elif damaged is not None and newest is not None:
-            error.hint = f"{error.hint}: cp {quote(str(newest / damaged))} {quote(str(path))}"
+        elif error.member in (CONFIG, TOKENIZER) and newest is not None:
+            error.hint = f"{error.hint}: cp {quote(str(newest / error.member))} {quote(str(path))}"
         elif error.hint is None and newest is not None:
             error.hint = _use_alone(newest)
         raise

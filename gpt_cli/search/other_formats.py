@@ -1,7 +1,6 @@
 """The refusal of texts that no config is fitted to (pairs, chats, classes), with the command that trains on them."""
 
 import os
-import re
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -14,6 +13,7 @@ from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.records import MissingKeyError, OtherFormatError
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files.output_path import to_slug
 
 _OF_TEMPLATE = {"data.prompt_end", "data.completion_end", "data.loss_on", "data.packing"}
 _FOLLOWS_FORMAT = {"data.source", "data.format", "data.split", "data.too_long"}
@@ -38,8 +38,7 @@ def explain_format(error: UserError, overrides: ConfigValues, sources: Sequence[
     """Have the hint of `error`, which found chats or pairs in place of texts, name the command that trains on them."""
     overrides = {key: value for key, value in overrides.items() if key != "data.text_key"}
     if isinstance(error, OtherFormatError):
-        command = _train_command({"data.format": "chat"}, overrides, sources)
-        error.hint = (error.hint or "").replace("data.format=chat", command, 1)
+        error.suggest(_train_command({"data.format": "chat"}, overrides, sources))
     elif isinstance(error, MissingKeyError) and error.pairs:
         command = _train_command(error.as_pairs(), overrides, sources)
         error.advise(f"data.text_key={quote(error.candidate)} reads one of them; for both: {command}")
@@ -63,7 +62,7 @@ def _train_command(keys: ConfigValues, requested: ConfigValues, sources: Sequenc
 
 def _own_config(source: str) -> str:
     """The name of a config for `source`, where neither it nor its run is there already."""
-    stem = re.sub(r"[^\w-]+", "-", Path(source).stem).strip("-") or "my"
+    stem = to_slug(Path(source).stem)
     names = (f"{stem}{number}" for number in chain([""], (f"-{i}" for i in count(2))))
     return next(f"{name}.yaml" for name in names if not any(map(os.path.lexists, (f"{name}.yaml", f"runs/{name}"))))
 

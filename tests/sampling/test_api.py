@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,13 @@ def test_that_a_kernel_is_compiled_is_no_warning(
     with kernel.no_build_cache(), caplog.at_level("INFO"):
         gpt_cli.load(checkpoint, device="cpu", engine="native")
     assert "compiling decode.c for this processor" in caplog.text
+
+
+def test_a_traceback_shows_the_hint_of_an_error_and_the_notes_of_others() -> None:
+    error = RequestError("there is no run", hint="gpt runs")
+    error.add_note("while testing")
+    assert traceback.format_exception(error)[-3:] == [
+        "gpt_cli.errors.RequestError: there is no run\n",
+        "hint: gpt runs\n",
+        "while testing\n",
+    ]

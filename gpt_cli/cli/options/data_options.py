@@ -45,7 +45,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     for source in corpus:
         _refuse_key(source, keys)
         _refuse_config(source)
-        _refuse_run(source)
+        refuse_run(source)
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and find_store(source) is not None:
@@ -95,7 +95,7 @@ def _refuse_config(source: str) -> None:
     raise RequestError(f"{source} is a config, not text", hint=f"name{its_text}")
 
 
-def _refuse_run(source: str) -> None:
+def refuse_run(source: str) -> None:
     """Raise RequestError for a run, which has a text and a tokenizer and is neither."""
     from gpt_cli.config import load_config
 

@@ -1,11 +1,10 @@
 """A text instead of a config: what its run is called, and a config fitted to it and to this machine."""
 
-import re
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt_cli.errors import RequestError
+from gpt_cli.files.output_path import to_slug
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
@@ -17,11 +16,6 @@ def run_name(source: str) -> str:
     scheme, _, name = source.partition(":")
     path = Path(name) if scheme in ("builtin", "corpus", "hf") else resolve_source(source)
     return to_slug(path.stem)
-
-
-def to_slug(stem: str) -> str:
-    """`stem` in letters, digits, _ and -, which no shell needs quotes for."""
-    return re.sub(r"[^\w-]+", "-", unicodedata.normalize("NFC", stem)).strip("-") or "text"
 
 
 def resolve_source(source: str) -> Path:

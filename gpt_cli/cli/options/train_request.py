@@ -17,6 +17,7 @@ from gpt_cli.terminal.escape import WIDTH
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
+    from gpt_cli.config.section import ConfigValues
 
 _YAML = (".yaml", ".yml")
 _OF_RUN = ("run.json", "data.json", "tokenizer.json", "metrics.jsonl", "events.jsonl")
@@ -138,7 +139,7 @@ class Request:
         if source == "-":
             source = keep_stdin(run_dir, self._stdin)
         if is_there:
-            return self._existing(Path(run_dir), source, init_from)
+            return self._existing(Path(run_dir), source, values)
         from gpt_cli.cli.options.fit_config import fit_to_this_machine
 
         fitted, reasons = fit_to_this_machine(
@@ -149,11 +150,10 @@ class Request:
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         return parse_config(dump_config(fitted, full=False), str(Path(run_dir) / "config.yaml"), overrides)
 
-    def _existing(self, run_dir: Path, source: str | list[str], init_from: str | None) -> "Config":
+    def _existing(self, run_dir: Path, source: str | list[str], values: "ConfigValues") -> "Config":
         from gpt_cli.cli.options.fit_config import resolve_source
         from gpt_cli.config import load_config
         from gpt_cli.config.keys import replace_keys
-        from gpt_cli.config.load import parse_overrides
         from gpt_cli.config.paths import is_gone
         from gpt_cli.corpus.prepare import check_paths
         from gpt_cli.search.other_formats import refuse_other_formats
@@ -171,11 +171,10 @@ class Request:
         check_paths(requested)  # a name that is mistyped is no text
         if is_gone(existing.data.source):
             return replace_keys(existing, {"data.source": source})
-        asked = parse_overrides(overrides)
-        refuse_other_formats(asked, asked, requested)  # whatever its run is called
+        refuse_other_formats(values, values, requested)  # whatever its run is called
         trained_on = ", ".join(existing.data.sources)
         kept = [quote(one) for one in overrides if not one.startswith(("run_dir=", "train.init_from="))]
-        if init_from is not None:
+        if (init_from := values.get("train.init_from")) is not None:
             kept.append(f"train.init_from={quote(init_from)}")
         another = " ".join(["gpt train", *map(quote, requested), "run_dir=runs/NAME", *kept])
         raise RequestError(

@@ -105,6 +105,7 @@ def init(
 
     Example: gpt config init book.txt data.encoding=latin-1
     """
+    from gpt_cli.cli.options.data_options import refuse_run
     from gpt_cli.cli.options.fit_config import run_name
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.files.output_path import require_writable
@@ -115,9 +116,8 @@ def init(
         hint = f"gpt config show {quote(text)} prints what it says"
         raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)
 
-    if text is not None and (Path(text) / "run.json").is_file():
-        hint = f"gpt config show {quote(text)} prints its config; one is fitted to the text that it is of"
-        raise RequestError(f"{text} is a run, not text", hint=hint)
+    if text is not None:
+        refuse_run(text)
 
     if others := [word for word in overrides or [] if "=" not in word]:
         hint = (

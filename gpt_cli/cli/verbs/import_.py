@@ -36,7 +36,7 @@ def import_(
 
     Example: gpt import hf exports/quickstart runs/imported
     """
-    from gpt_cli.cli.options.fit_config import to_slug
+    from gpt_cli.files.output_path import to_slug
     from gpt_cli.run.find_run import is_gguf, is_run
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None

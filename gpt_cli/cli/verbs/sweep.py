@@ -80,7 +80,7 @@ def sweep(
 
 
 def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | None) -> "SweepRequest":
-    from gpt_cli.cli.options.fit_config import to_slug
+    from gpt_cli.files.output_path import to_slug
     from gpt_cli.search.sweep.axes import parse_axes
     from gpt_cli.search.sweep.sweep import SweepRequest
 

@@ -18,12 +18,12 @@ from gpt_cli.cli.options.data_options import (
     corpus_name,
     data_config,
 )
-from gpt_cli.cli.options.fit_config import resolve_source, to_slug
+from gpt_cli.cli.options.fit_config import resolve_source
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.cli.tokenizer_comparison import compare_tokenizers
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files.output_path import refuse_dash
+from gpt_cli.files.output_path import refuse_dash, to_slug
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
 
