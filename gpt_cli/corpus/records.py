@@ -28,16 +28,22 @@ MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
 
 
 class OtherFormatError(UserError):
-    """A record is a chat where a text is read. `as_text`: a command that makes each chat a text."""
+    """A record is a chat where a text is read. The hint suggests to read it as one, and how to make it a text."""
 
-    def __init__(self, message: str, *, where: str, as_text: str) -> None:
+    def __init__(self, message: str, messages_key: str, *, where: str) -> None:
         super().__init__(message, where=where)
-        self.as_text = as_text
-        self.suggest("data.format=chat")
+        named = {} if messages_key == "messages" else {"data.messages_key": messages_key}
+        self.examples: dict[str, str] = {"data.format": "chat", **named}
+        """The keys of a config that read the record as an example; none where it is not one."""
+        self.as_text = (
+            f"make each a text: jq -c '{{text: ([.{messages_key}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl"
+        )
+        self.hint = f"{join_overrides(self.examples)} trains on the answers; else {self.as_text}"
 
-    def suggest(self, training: str) -> None:
-        """Have the hint suggest `training`, overrides or a command, and the command that makes texts."""
-        self.hint = f"{training} trains on the answers; else make each a text: {self.as_text}"
+    def blame_line(self, key: str) -> None:
+        """Have the hint suggest nothing else: the lines before this one have a text under `key`."""
+        self.examples = {}
+        self.hint = _blame_line(key)
 
 
 class MissingKeyError(UserError):
@@ -68,6 +74,12 @@ class MissingKeyError(UserError):
         keys = {f"data.{default}_key": name for default, name in names if name != default}
         return {"data.format": "pairs", **keys} if self.pairs else {}
 
+    @property
+    def examples(self) -> dict[str, str]:
+        """The keys of a config that read the record as an example: `as_pairs`, where no other key is meant by it."""
+        is_plain = self.pairs == ("prompt", "completion") and not self.is_of_line
+        return self.as_pairs() if is_plain else {}
+
     def suggest(self, option: str, *, unlike: str | None = None) -> None:
         """Have the hint suggest `option`, which ends in "=" or a space, for the key.
 
@@ -76,10 +88,10 @@ class MissingKeyError(UserError):
         self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
         self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
 
-    def blame_line(self) -> None:
-        """Have the hint suggest no other key, now or later: the lines before this one have it."""
+    def blame_line(self, key: str) -> None:
+        """Have the hint suggest no other key, now or later: the lines before this one have `key`."""
         self.is_of_line = True
-        self.hint = f"the lines before it have '{self.key}': mend this line, or leave it out"
+        self.hint = _blame_line(key)
 
     def advise(self, advice: str) -> None:
         """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
@@ -92,6 +104,10 @@ class MissingKeyError(UserError):
             self.hint = f"none of its {self.kind} holds one: {listed}"
         else:
             self.hint = f"its {self.kind} are: {listed}; {advice}"
+
+
+def _blame_line(key: str) -> str:
+    return f"the lines before it have '{key}': mend this line, or leave it out"
 
 
 def read_json_lines(
@@ -110,9 +126,9 @@ def read_json_lines(
         if not text.isspace():
             try:
                 data = encode_text(_parse_record(text, key, location, lists, labels), location)
-            except MissingKeyError as error:
+            except (MissingKeyError, OtherFormatError) as error:
                 if has_key:
-                    error.blame_line()
+                    error.blame_line(key)
                 raise
             has_key = True
             if data:
@@ -261,9 +277,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
         raise MissingKeyError(message, "keys", key, chats, record, location)
     if chats and not strings:
         raise OtherFormatError(
-            f"this line is a chat of messages, with no string under the key '{key}'",
-            where=location,
-            as_text=f"jq -c '{{text: ([.{chats[0]}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl",
+            f"this line is a chat of messages, with no string under the key '{key}'", chats[0], where=location
         )
     message = f"this line is not a JSON object with a string under the key '{key}'"
     raise MissingKeyError(message, "keys", key, strings, record, location)

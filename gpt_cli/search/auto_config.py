@@ -12,21 +12,21 @@ from gpt_cli.config.presets import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.errors import RequestError, UserError
-from gpt_cli.search.other_formats import explain_format, refuse_other_formats
+from gpt_cli.errors import RequestError
 from gpt_cli.search.regularization import LARGE_STEP, regularization
-from gpt_cli.search.text_statistics import TextStatistics, measure_source
+from gpt_cli.search.source_format import measure_in_its_format
+from gpt_cli.search.text_statistics import TextStatistics
 from gpt_cli.terminal.plural import plural
 
 _EPOCHS, _EPOCHS_OF_LARGE_STEPS = 20, 9.8  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
 _MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
-_NOT_IN_BASE_CONFIG = ("optim.lr", "optim.adamw_lr", "tokenizer.unknown")
-"""Values that a base brings along and its own config does not hold."""
+_ENCODER = {"model.causal": False, "task.pooling": "mean"}  # configs/classify.yaml
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
 _RATE_OF_LARGE_STEPS = 0.015  # configs/shakespeare_gpu.yaml
+_LONGEST_EXAMPLE = 1024  # tokens; longer ones are left out or cut, as data.too_long says
 
 
 def fit_config(
@@ -51,18 +51,20 @@ def fit_config(
         fixed.pop("tokenizer.vocab_size", None)
     sources = [requested["data.source"]] if isinstance(requested["data.source"], str) else requested["data.source"]
     _check_sources(sources)
-    of_base = {key: value for key, value in (base or {}).items() if key in _NOT_IN_BASE_CONFIG}
-    refuse_other_formats(fixed, {**of_base, **requested}, sources)
-    try:
-        text = measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress)
-    except UserError as error:
-        explain_format(error, {**of_base, **requested}, sources)
-        raise
+    text, of_format = measure_in_its_format(sources, requested, fixed, has_gpu=has_gpu, progress=progress)
+    if base is not None and of_format.get("data.format") not in ("pairs", "chat"):  # which have no template
+        base = {key: value for key, value in base.items() if not key.startswith("data.")}
     model = _choose_model(text, has_gpu, fixed)
-    chosen = {**text.values, "run_dir": run_dir, "data.source": requested["data.source"], **model}
+    chosen = {**text.values, **of_format, "run_dir": run_dir, "data.source": requested["data.source"], **model}
+    classifies = of_format.get("task.kind") == "classes"
+    if classifies and base is None:
+        chosen |= _ENCODER
 
     plan = {**chosen, **fixed}
-    tokens_per_step = plan["train.batch_size"] * plan["model.context_length"]
+    row = plan["model.context_length"]
+    if text.examples is not None:  # each in a row of its own
+        row = min(text.examples.mean, row)
+    tokens_per_step = max(1, round(plan["train.batch_size"] * row))
     has_large_steps = tokens_per_step >= LARGE_STEP
     epoch_limit = (_EPOCHS_OF_LARGE_STEPS if has_large_steps else _EPOCHS) if base is None else _TUNING_EPOCHS
     step_limit = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
@@ -72,6 +74,8 @@ def fit_config(
     by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
     chosen |= regularization(epochs, tokens_per_step, chooses_decay=base is None and by_muon)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
+    if classifies:
+        chosen["sample.every"] = None
     if base is None and "recipe" not in fixed:
         chosen["model.previous_token_init"] = None
         if "optim.name" not in fixed and (has_large_steps or epochs <= _FEW_EPOCHS):
@@ -113,12 +117,18 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         n_head = next((n for n in range(n_head, 0, -1) if n_embd % (multiple * n) == 0), 1)
     n_embd = -(-n_embd // (2 * n_head)) * 2 * n_head  # valid with any position; that asked for is applied by the caller
     longest = (512 if n_layer == 6 else 256) if has_gpu else 128
+    context_length = fitting_context(text.validation_tokens, longest)
+    if (examples := text.examples) is not None:
+        power_of_two = max(16, 1 << (math.ceil(examples.longest) - 1).bit_length())
+        context_length = min(power_of_two, _LONGEST_EXAMPLE)
+        rows = batch_size * longest / min(examples.mean, fixed.get("model.context_length", context_length))
+        batch_size = min(max(4, 1 << round(math.log2(rows))), 128 if has_gpu else 64)
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "train.batch_size": batch_size,
-        "model.context_length": fitting_context(text.validation_tokens, longest),
+        "model.context_length": context_length,
     }
 
 
@@ -159,7 +169,7 @@ def _explain(
         is_requested = bool(requested.keys() & {"model.n_layer", "model.n_embd"})
         reason = ", as asked." if is_requested else f" suit {text.tokens:,.0f} tokens and {machine}."
         sentences.append(model + reason)
-    sentences.append(_explain_steps(plan["train.steps"], plan["model.context_length"], epochs, text.is_exact))
+    sentences.append(_explain_steps(plan["train.steps"], plan["model.context_length"], epochs, text))
     dropout = plan["model.dropout"]
     if "model.dropout" in requested:
         sentences.append(f"Dropout {dropout}, as asked.")
@@ -174,14 +184,17 @@ def _explain(
     return sentences
 
 
-def _explain_steps(steps: int, context_length: int, epochs: float, is_exact: bool) -> str:
-    length = f"in {plural(steps, 'step')}"
+def _explain_steps(steps: int, context_length: int, epochs: float, text: TextStatistics) -> str:
+    of_text = text.examples is None
+    tokens, length = plural(context_length, "token"), f"in {plural(steps, 'step')}"
+    sees = f"It sees {tokens} at once and" if of_text else f"It reads up to {tokens} of each, and"
     if epochs >= 0.995:
-        return f"It sees {plural(context_length, 'token')} at once and its training text {epochs:.1f} times, {length}."
-    share = f"{'' if is_exact else 'about '}{100 * epochs:.2g}%"
+        return f"{sees} {'its training text' if of_text else 'all of them'} {epochs:.1f} times, {length}."
+    share = f"{'' if text.is_exact else 'about '}{100 * epochs:.2g}%"
     steps_of_epoch = math.ceil(steps / max(epochs, 1e-9))
-    advice = f": train.steps={steps_of_epoch} reads all of it once." if is_exact and steps else "."
-    return f"It sees {plural(context_length, 'token')} at once and {share} of its training text, {length}{advice}"
+    everything = "it" if of_text else "them"
+    advice = f": train.steps={steps_of_epoch} reads all of {everything} once." if text.is_exact and steps else "."
+    return f"{sees} {share} of {'its training text' if of_text else 'them'}, {length}{advice}"
 
 
 def _to_config(values: ConfigValues) -> Config:

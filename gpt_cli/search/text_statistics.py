@@ -18,6 +18,15 @@ _SOURCE_KEYS = ("source", "weights", "encoding", "text_key", "val_source")  # ke
 
 
 @dataclass(frozen=True)
+class ExampleLengths:
+    """The lengths of pairs, chats or labelled texts, in tokens."""
+
+    mean: float
+    """Of those that train."""
+    longest: float
+
+
+@dataclass(frozen=True)
 class TextStatistics:
     """The size of a text in tokens, and the values of the config that it decides."""
 
@@ -27,13 +36,15 @@ class TextStatistics:
     """As often as `data.weights` has them."""
     validation_tokens: float
     values: ConfigValues
-    """Keys of data, tokenizer and sample, and their values."""
+    """Keys and their values."""
     tokenizer_reason: str
-    """A sentence on the tokenizer."""
+    """A sentence on the tokenizer; before it, of examples, one on what is learned."""
     split_reason: str
     """A sentence on the validation split."""
     is_exact: bool = True
     """False if the numbers of tokens are estimates."""
+    examples: ExampleLengths | None = None
+    """None for a text."""
 
 
 @dataclass
@@ -74,7 +85,7 @@ def measure_source(
     data = DataConfig(**{key: requested[f"data.{key}"] for key in _SOURCE_KEYS if f"data.{key}" in requested})
     if len(sources) == 1 and (path := find_store(sources[0])) is not None:
         return _measure_store(path, fixed)
-    return _measure_text(data, fixed, has_gpu, progress)
+    return _measure_files(data, fixed, has_gpu, progress)
 
 
 def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
@@ -100,7 +111,7 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
     )
 
 
-def _measure_text(
+def _measure_files(
     data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
 ) -> TextStatistics:
     counts = _count(data, progress)

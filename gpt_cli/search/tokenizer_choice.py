@@ -24,11 +24,18 @@ _SAMPLE_CHARACTERS = 200_000  # of the text, encoded to measure bytes per token
 
 
 def choose_tokenizer(
-    beginning: str, characters: int, alphabet_size: int, has_gpu: bool, fixed: ConfigValues
+    beginning: str,
+    characters: int,
+    alphabet_size: int,
+    has_gpu: bool,
+    fixed: ConfigValues,
+    *,
+    reads_others: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """(keys of tokenizer and their values, the reason as a sentence); a kind or a size in `fixed` stands.
 
     `beginning` is the start of the training text, of this many `characters`, long enough to count words in.
+    `reads_others`: the model is to read texts of others, whose characters an alphabet may lack.
     """
     ones = plural(alphabet_size, "distinct one")
     size = f"the text has {plural(characters, 'character')}, {ones}"
@@ -37,7 +44,8 @@ def choose_tokenizer(
         return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."
     learned_from = min(characters, fixed.get("tokenizer.train_bytes", characters))
     vocab_size = choose_vocab_size(beginning[: learned_from * 9 // 10], learned_from)
-    kind = fixed.get("tokenizer.kind", _choose_kind(characters, alphabet_size, vocab_size, has_gpu))
+    uses_alphabet = alphabet_size <= _MAX_CHAR_VOCAB and not reads_others  # else bytes or BPE
+    kind = fixed.get("tokenizer.kind", _choose_kind(characters, uses_alphabet, vocab_size, has_gpu))
     if kind != "bpe":
         return {"tokenizer.kind": kind}, f"One token per {'byte' if kind == 'byte' else 'character'}: {size}."
     values = {"tokenizer.kind": kind, "tokenizer.vocab_size": fixed.get("tokenizer.vocab_size") or vocab_size}
@@ -54,12 +62,11 @@ def estimate_bytes_per_token(beginning: str, plan: ConfigValues) -> float:
     return float(np.interp(plan["tokenizer.vocab_size"], vocab_sizes, bytes_per_token))
 
 
-def _choose_kind(characters: int, alphabet_size: int, vocab_size: int, has_gpu: bool) -> TokenizerKind:
-    is_small_alphabet = alphabet_size <= _MAX_CHAR_VOCAB
+def _choose_kind(characters: int, uses_alphabet: bool, vocab_size: int, has_gpu: bool) -> TokenizerKind:
     supports_bpe = characters >= _MIN_BPE_CHARACTERS and vocab_size >= _MIN_BPE_VOCAB
-    if supports_bpe and (not is_small_alphabet or (has_gpu and characters >= _MIN_BPE_CHARACTERS_ON_GPU)):
+    if supports_bpe and (not uses_alphabet or (has_gpu and characters >= _MIN_BPE_CHARACTERS_ON_GPU)):
         return "bpe"
-    return "char" if is_small_alphabet else "byte"
+    return "char" if uses_alphabet else "byte"
 
 
 def existing_tokenizer(plan: ConfigValues) -> Tokenizer | None:

@@ -356,14 +356,42 @@ def test_a_base_of_another_model_is_told_by_the_keys_that_differ_as_they_are_wri
     assert "null there, null here" not in outcome.stderr
 
 
-def test_chats_are_told_how_they_become_texts(gpt_here):
-    Path("chats.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}\n')
-    for overrides in ([], ["data.text_key=messages"]):
-        outcome = gpt_here("train", "chats.jsonl", *overrides)
-        assert outcome.rc == 1
-        assert "this line is a chat of messages" in outcome.stderr
-        command = "gpt config init -o chats.yaml, then gpt train chats.yaml data.format=chat data.source=chats.jsonl"
-        assert f"hint: {command} trains on the answers; else make each a text: jq -c '{{text: ([" in outcome.stderr
+def test_chats_are_trained_on_as_chats_unless_they_are_asked_for_as_texts(gpt_here):
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    Path("chats.jsonl").write_text(
+        "".join(json.dumps({"messages": [*talk, talk[0], talk[1]][: 2 + n % 3]}) + "\n" for n in range(40))
+    )
+    quick = [*QUICK_RUN, "model.context_length=128"]
+    assert gpt_here("train", "chats.jsonl", *quick).rc == 0
+    assert load_config(Path("runs/chats/config.yaml")).data.format == "chat"
+    assert gpt_here("train", "chats.jsonl", *quick, "train.steps=3").rc == 0  # resumes
+    outcome = gpt_here("train", "chats.jsonl", "data.text_key=messages", "run_dir=runs/other")
+    assert outcome.rc == 1
+    assert "this line is a chat of messages" in outcome.stderr
+    assert "hint: in place of data.text_key, data.format=chat trains on the answers" in outcome.stderr
+    assert "; else make each a text: jq -c '{text: ([" in outcome.stderr
+
+
+def test_a_budget_leaves_the_context_to_the_longest_example(gpt_here):
+    rows = [{"prompt": f"{n} {'sea ' * 20}", "completion": "sun " * 20} for n in range(60)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = gpt_here("train", "pairs.jsonl", "train.budget=3s")
+    assert outcome.rc == 0, outcome.stderr
+    assert load_config(Path("runs/pairs/config.yaml")).model.context_length == 256
+    assert "left out" not in outcome.stderr
+
+
+def test_a_base_that_learned_a_template_keeps_it(gpt_here):
+    rows = [{"prompt": f"{n} {'sea ' * 3}", "completion": "sun"} for n in range(60)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    template = ["data.prompt_end=' => '", 'data.completion_end="\\n"']
+    assert gpt_here("train", "pairs.jsonl", "train.steps=2", *template, "run_dir=runs/base").rc == 0
+    for source, ends in (("pairs.jsonl", (" => ", "\n")), ("s.txt", ("\x02", "\x03"))):
+        assert (
+            gpt_here("train", source, "train.init_from=runs/base", "train.steps=2", "run_dir=runs/" + source[0]).rc == 0
+        )
+        data = load_config(Path("runs", source[0], "config.yaml")).data
+        assert (data.prompt_end, data.completion_end) == ends
 
 
 def test_an_address_is_shown_as_it_was_given(gpt_here):

@@ -48,6 +48,8 @@ def choose_for_budget(
     fixed -= {*_LENGTHS}  # the time decides them
     if config.train.init_from is not None:  # the run whose weights are taken decides on the model
         fixed |= {*SHAPE, "model.context_length"}
+    if file is None and config.data.format != "text":  # the longest example decides on the context
+        fixed |= {"model.context_length"}
     assert config.run_dir is not None
     assert config.train.budget is not None
     config_path = Path(config.run_dir, "config.yaml")

@@ -156,7 +156,6 @@ class Request:
         from gpt_cli.config.keys import replace_keys
         from gpt_cli.config.paths import is_gone
         from gpt_cli.corpus.prepare import check_paths
-        from gpt_cli.search.other_formats import refuse_other_formats
 
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         try:
@@ -171,7 +170,6 @@ class Request:
         check_paths(requested)  # a name that is mistyped is no text
         if is_gone(existing.data.source):
             return replace_keys(existing, {"data.source": source})
-        refuse_other_formats(values, values, requested)  # whatever its run is called
         trained_on = ", ".join(existing.data.sources)
         kept = [quote(one) for one in overrides if not one.startswith(("run_dir=", "train.init_from="))]
         if (init_from := values.get("train.init_from")) is not None:

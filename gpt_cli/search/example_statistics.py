@@ -1,0 +1,76 @@
+"""The statistics of pairs, chats or labelled texts that a config is fitted to."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+from gpt_cli.config.schema import DataConfig
+from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.examples.prepare_examples import divide_examples
+from gpt_cli.corpus.examples.training_example import TrainingExample
+from gpt_cli.corpus.labelled.prepare_labelled import divide_labelled
+from gpt_cli.corpus.labelled.read_labelled import LabelledText
+from gpt_cli.corpus.split import Split
+from gpt_cli.corpus.vocab_size import COUNTED
+from gpt_cli.search.text_statistics import ExampleLengths, TextStatistics
+from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token
+from gpt_cli.terminal.plural import plural
+
+_LEARNED = {
+    "chat": "It learns what the assistant says in {n} chats (data.format=chat).",
+    "pairs": "It learns the completions of {n} pairs (data.format=pairs).",
+    "labelled": "It learns the {labels} labels of {n} texts (task.kind=classes).",
+}
+_SPREAD = 1.3  # by which a single example may have more tokens for its bytes than all of them
+
+
+def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) -> TextStatistics:
+    """The statistics of the examples of `data`, whose format is not text.
+
+    `fixed` are all values that are not to be chosen. Raises what reading and dividing the examples raise.
+    """
+    splits, n_labels = _divide(data)
+    texts = {split: [member.text for member in members] for split, members in splits.items()}
+    every = list(chain.from_iterable(texts.values()))
+    beginning = "\n".join(texts["train"])[:COUNTED]
+    values, tokenizer_reason = choose_tokenizer(
+        beginning,
+        sum(map(len, every)),
+        len(set().union(*map(set, every))),
+        has_gpu,
+        fixed,
+        reads_others=True,
+    )
+    kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
+    per_token = estimate_bytes_per_token(beginning, {**values, **fixed}) if kind == "bpe" else 1.0
+    lengths = {
+        split: [len(text) if kind == "char" else len(text.encode()) / per_token for text in members]
+        for split, members in texts.items()
+    }
+    tokens = {split: sum(of_split) for split, of_split in lengths.items()}
+    longest = max(map(max, lengths.values()))
+    n = len({member.where for members in splits.values() for member in members})
+    return TextStatistics(
+        tokens=sum(tokens.values()),
+        training_tokens=tokens["train"],
+        validation_tokens=tokens["val"],
+        values=values,
+        tokenizer_reason=f"{_LEARNED[data.format].format(n=f'{n:,}', labels=n_labels)} {tokenizer_reason}",
+        split_reason=_explain_split(data, len(texts["val"])),
+        is_exact=kind != "bpe",
+        examples=ExampleLengths(tokens["train"] / len(texts["train"]), longest * (_SPREAD if kind == "bpe" else 1.0)),
+    )
+
+
+def _divide(data: DataConfig) -> tuple[dict[Split, Sequence[TrainingExample | LabelledText]], int]:
+    """(the examples of each split, the number of labels); messages come when they are read for training."""
+    if data.format != "labelled":
+        return {**divide_examples(data, lambda _: None)[0]}, 0
+    splits, _ = divide_labelled(data, lambda _: None)
+    return {**splits}, len({text.label for text in splits["train"]})
+
+
+def _explain_split(data: DataConfig, n: int) -> str:
+    if data.val_sources:
+        return f"{plural(n, 'example')} of another source are its validation."
+    tests = f", {100 * data.test_fraction:.3g}% for the test" if data.test_fraction else ""
+    return f"About {100 * data.val_fraction:.3g}% of them are held out for validation{tests}."

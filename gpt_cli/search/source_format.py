@@ -1,0 +1,58 @@
+"""Measure a source in the format that is asked for, or, where none is, in the one that its records have."""
+
+from collections.abc import Sequence
+from shlex import quote
+
+from gpt_cli.config import parse_config, to_yaml_scalar
+from gpt_cli.config.dump import join_overrides
+from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.examples.read_examples import NoExamplesError
+from gpt_cli.corpus.records import MissingKeyError, OtherFormatError
+from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.search.example_statistics import measure_examples
+from gpt_cli.search.text_statistics import TextStatistics, measure_source
+
+_CLASSES = {"task.kind": "classes", "data.format": "labelled"}
+
+
+def measure_in_its_format(
+    sources: Sequence[str],
+    requested: ConfigValues,
+    fixed: ConfigValues,
+    *,
+    has_gpu: bool,
+    progress: StageProgress | None,
+) -> tuple[TextStatistics, ConfigValues]:
+    """(the statistics of `sources`, the keys of their format and their values).
+
+    `requested` and `fixed` as for `measure_source`. Chats are known by their records, and pairs whose keys have their
+    usual names. Raises what reading, dividing and `TokenStore.open` raise, and UserError for keys that contradict
+    each other.
+    """
+
+    def measure(keys: ConfigValues) -> tuple[TextStatistics, ConfigValues]:
+        of_data = {**{key: value for key, value in fixed.items() if key.startswith("data.")}, **keys}
+        config = parse_config("{}", "the fitted config", [f"{key}={to_yaml_scalar(of_data[key])}" for key in of_data])
+        return measure_examples(config.data, fixed, has_gpu=has_gpu), keys
+
+    if fixed.get("task.kind") == "classes" or fixed.get("data.format") == "labelled":
+        return measure(_CLASSES)
+    if (asked := fixed.get("data.format", "text")) != "text":
+        return measure({"data.format": asked})
+    try:
+        return measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress), {}
+    except (OtherFormatError, MissingKeyError) as error:
+        keys = error.examples
+        if isinstance(error, MissingKeyError) and error.pairs:
+            one = f"data.text_key={quote(error.candidate)}"
+            error.advise(f"{one} reads one of them; for both: {join_overrides(error.as_pairs())}")
+        elif keys and "data.text_key" in requested:
+            error.hint = f"in place of data.text_key, {error.hint}"
+        if not keys or {"data.format", "data.text_key"} & requested.keys():
+            raise
+        try:
+            return measure(keys)
+        except NoExamplesError:  # beside plain texts
+            if isinstance(error, OtherFormatError):
+                error.hint = f"to train on it beside texts, {error.as_text}"
+            raise error from None
