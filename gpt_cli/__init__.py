@@ -118,6 +118,10 @@ def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto")
     return TextClassifier.of(open_checkpoint(path, warn, "classes"), device, warn)
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 def __getattr__(name: str) -> Any:
     name = _ALIASES.get(name, name)
     if name not in _LAZY_IMPORTS:

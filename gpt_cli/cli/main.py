@@ -43,7 +43,7 @@ from gpt_cli.cli.verbs.sweep import sweep
 from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
-from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, UserError
+from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError
 from gpt_cli.files.safe_io import how_to_permit, how_to_shorten
 from gpt_cli.runtime.cpu_level import restrict_libraries
 from gpt_cli.terminal.table import terminal_columns
@@ -191,6 +191,10 @@ def _complete(instruction: str) -> int:
     """Print what the shell asks for by `instruction`, as the script of `gpt --install-completion` has it do."""
     from typer.completion import shell_complete
 
+    if instruction.startswith("complete_") and not {"COMP_WORDS", "_TYPER_COMPLETE_ARGS"} & os.environ.keys():
+        raise RequestError(
+            f"{COMPLETION} is for a shell that completes a line", hint="gpt --install-completion sets it up"
+        )
     return shell_complete(typer.main.get_command(app), {}, "gpt", COMPLETION, instruction)
 
 

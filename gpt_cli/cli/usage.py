@@ -93,6 +93,7 @@ _SPOKEN = {
     "sample": {
         "step": "a checkpoint is a folder of its run: --run runs/NAME/checkpoints/step-00000600",
         **dict.fromkeys(("o", "out", "output"), "texts go to standard output: put > FILE at the end"),
+        **dict.fromkeys(("greedy", "no-sample", "deterministic"), "the likeliest token each time: --temperature 0"),
     },
     "tokenize": {"run": "the tokenizer of a run is --tokenizer RUN/tokenizer.json"},
     "score": {"text": "a text is a file, or - for standard input: gpt score -"},

@@ -75,4 +75,5 @@ def task_problem(config: "Config") -> str | None:
         and task.labels is not None
         and weights != n_labels,
     }
-    return next((f"task.kind classes: {problem}" for problem, is_so in refused.items() if is_so), None)
+    problem = next((problem for problem, is_so in refused.items() if is_so), None)
+    return problem if problem is None or problem.startswith("task.") else f"task.kind classes: {problem}"

@@ -93,7 +93,7 @@ def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
     data, sample = given_values(values.get("data", {})), given_values(values.get("sample", {}))
     prompt_end, completion_end = data.get("prompt_end", "\x02"), data.get("completion_end", "\x03")
     if data.get("format") not in ("pairs", "chat") or not (
-        isinstance(prompt_end, str) and isinstance(completion_end, str)
+        isinstance(prompt_end, str) and isinstance(completion_end, str) and prompt_end and completion_end
     ):
         return dict(values)  # whatever is wrong is reported for what it is
     if "sample" in values and not isinstance(values["sample"], Mapping | BaseModel):

@@ -7,6 +7,8 @@ first (`parquet_pages`), and the number of rows decoded at once follows from the
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
+from textwrap import shorten
 from typing import IO, Any
 
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
@@ -52,7 +54,10 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
             column_type = table.schema_arrow.field(key).type
             is_number = numbers and arrow.types.is_integer(column_type)
             if not (is_number or arrow.types.is_string(column_type) or arrow.types.is_large_string(column_type)):
-                raise UserError(f"the column '{key}' of {path} holds {column_type}, not text")
+                raise UserError(
+                    f"the column '{key}' of {path} holds {shorten(str(column_type), 100)}, not text",
+                    hint=_as_lines(path) if _is_text_in_json(arrow.types, column_type, numbers) else None,
+                )
             column = _find_leaf(path, table, key)
             binary_type = arrow.large_binary() if arrow.types.is_large_string(column_type) else arrow.binary()
             chunks = [table.metadata.row_group(group).column(column) for group in range(table.num_row_groups)]
@@ -71,6 +76,20 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
         ) from error
     except arrow.ArrowException as error:
         raise _damage_error(path, first_line(error)[:200]) from error
+
+
+def _is_text_in_json(types: Any, column_type: Any, labels: bool) -> bool:
+    """True for a column that JSON lines may hold as it is read: nested messages, categories, and labels of a bit."""
+    return bool(
+        types.is_nested(column_type) or types.is_dictionary(column_type) or (labels and types.is_boolean(column_type))
+    )
+
+
+def _as_lines(path: Path) -> str:
+    program = (
+        f"import json, pyarrow.parquet as p; [print(json.dumps(r)) for r in p.read_table({str(path)!r}).to_pylist()]"
+    )
+    return f"write it as JSON lines: python -c {quote(program)} > {quote(path.stem)}.jsonl"
 
 
 def _documents(path: Path, key: str, arrays: Iterator[Any], limit: "_ExpansionLimit", note: Notify) -> Iterator[Stream]:

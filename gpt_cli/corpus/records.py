@@ -4,10 +4,10 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator
-from shlex import quote
+from textwrap import shorten
 from typing import Any
 
-from gpt_cli.config.dump import join_overrides
+from gpt_cli.corpus.record_errors import MissingKeyError, OtherFormatError, is_no_text
 from gpt_cli.errors import UserError
 from gpt_cli.files.safe_io import format_size
 
@@ -19,95 +19,7 @@ MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
 _ROLES = '{"human": "user", "gpt": "assistant"}'
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_NO_TEXT = re.compile(  # names of columns that are hardly texts
-    r"|.*id|index|idx|no|nr|row.*|unnamed.*|(.*[_ ])?(number|label|class|date|time|timestamp|url|link)s?", re.IGNORECASE
-)
-_PROMPTS = ("prompt", "instruction", "question", "input", "query")
-_COMPLETIONS = ("completion", "output", "answer", "response", "target")
 MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
-
-
-class OtherFormatError(UserError):
-    """A record is a chat where a text is read. The hint suggests to read it as one, and how to make it a text."""
-
-    def __init__(self, message: str, messages_key: str, *, where: str) -> None:
-        super().__init__(message, where=where)
-        named = {} if messages_key == "messages" else {"data.messages_key": messages_key}
-        self.examples: dict[str, str] = {"data.format": "chat", **named}
-        """The keys of a config that read the record as an example; none where it is not one."""
-        self.as_text = (
-            f"make each a text: jq -c '{{text: ([.{messages_key}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl"
-        )
-        self.hint = f"{join_overrides(self.examples)} trains on the answers; else {self.as_text}"
-
-    def blame_line(self, key: str) -> None:
-        """Have the hint suggest nothing else: the lines before this one have a text under `key`."""
-        self.examples = {}
-        self.hint = _blame_line(key)
-
-
-class MissingKeyError(UserError):
-    """A record has no text, or no label, under the key that was asked for. The hint lists the keys there are."""
-
-    def __init__(
-        self, message: str, kind: str, key: str, candidates: Iterable[str], available: Iterable[str], where: str | None
-    ) -> None:
-        """`kind`: "keys" or "columns". The hint suggests the candidate called like `key`, or the first."""
-        super().__init__(message, where=where)
-        self.kind, self.key, self.available, self.is_of_line = kind, key, list(available), False
-        candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
-        self.candidates, self.candidate = candidates, next(iter(candidates), "")
-        value = quote(self.candidate)
-        pairs = f", or {join_overrides(self.as_pairs())} for both" if self.pairs else ""
-        self.advise(f"choose one: --text-key {value} (data.text_key={value}{pairs})")
-
-    @property
-    def pairs(self) -> tuple[str, str] | None:
-        """The keys of a prompt and of its completion, as they are called in datasets; None if one is missing."""
-        names = {name.strip().casefold(): name for name in reversed(self.available)}
-        prompt, completion = (next((names[n] for n in known if n in names), None) for known in (_PROMPTS, _COMPLETIONS))
-        return None if prompt is None or completion is None else (prompt, completion)
-
-    def as_pairs(self) -> dict[str, str]:
-        """The keys of a config that read the record as a pair; none where it is not one."""
-        names = zip(("prompt", "completion"), self.pairs or (), strict=False)
-        keys = {f"data.{default}_key": name for default, name in names if name != default}
-        return {"data.format": "pairs", **keys} if self.pairs else {}
-
-    @property
-    def examples(self) -> dict[str, str]:
-        """The keys of a config that read the record as an example: `as_pairs`, where no other key is meant by it."""
-        is_plain = self.pairs == ("prompt", "completion") and not self.is_of_line
-        return self.as_pairs() if is_plain else {}
-
-    def suggest(self, option: str, *, unlike: str | None = None) -> None:
-        """Have the hint suggest `option`, which ends in "=" or a space, for the key.
-
-        `unlike`: a key that is known to be of something else, and is suggested only if there is no other.
-        """
-        self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
-        self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
-
-    def blame_line(self, key: str) -> None:
-        """Have the hint suggest no other key, now or later: the lines before this one have `key`."""
-        self.is_of_line = True
-        self.hint = _blame_line(key)
-
-    def advise(self, advice: str) -> None:
-        """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
-        listed = ", ".join(self.available[:10])[:200]
-        if self.is_of_line:
-            return
-        if not self.available:
-            self.hint = None
-        elif not self.candidate:
-            self.hint = f"none of its {self.kind} holds one: {listed}"
-        else:
-            self.hint = f"its {self.kind} are: {listed}; {advice}"
-
-
-def _blame_line(key: str) -> str:
-    return f"the lines before it have '{key}': mend this line, or leave it out"
 
 
 def read_json_lines(
@@ -203,11 +115,6 @@ def find_column(name: str, key: str, columns: list[str]) -> int:
     return columns.index(key)
 
 
-def is_no_text(name: str) -> bool:
-    """True for the name of a key or column that hardly holds text."""
-    return _NO_TEXT.fullmatch(name.strip()) is not None
-
-
 def _twice_error(message: str, where: str | None = None) -> UserError:
     return UserError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
 
@@ -252,7 +159,7 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
             return json.dumps(content, ensure_ascii=False)
         candidates = [name for name, label in record.items() if isinstance(label, str | int)]
         message = f"this line has no label under the key '{key}', a text or a whole number"
-        raise MissingKeyError(message, "keys", key, candidates, record, location)
+        raise MissingKeyError(message, "keys", key, candidates, record, location, _value(record, key))
     if isinstance(content, str):
         return content
     if lists and isinstance(content, list):
@@ -280,7 +187,17 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
             f"this line is a chat of messages, with no string under the key '{key}'", chats[0], where=location
         )
     message = f"this line is not a JSON object with a string under the key '{key}'"
-    raise MissingKeyError(message, "keys", key, strings, record, location)
+    raise MissingKeyError(message, "keys", key, strings, record, location, _value(record, key))
+
+
+def _value(record: dict[str, Any], key: str) -> str | None:
+    """The value of a key as messages name it; None where the record has none."""
+    if key not in record:
+        return None
+    value = record[key]
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return shorten(json.dumps(value), 40, placeholder="...")
 
 
 def _keys(line: str) -> list[str]:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.corpus.records import MissingKeyError, parse_json_line
+from gpt_cli.corpus.record_errors import MissingKeyError
+from gpt_cli.corpus.records import parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
 

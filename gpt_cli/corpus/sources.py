@@ -9,7 +9,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
@@ -46,6 +46,7 @@ _NOT_TEXT = frozenset(
 _ARTIFACT_FILES = [  # the files by which a directory that `gpt` or Transformers wrote is recognized
     ("run", {"run.json", "config.yaml"}),
     ("damaged run", {"SHA256SUMS", "config.yaml", "data.json"}),  # its run.json was lost
+    ("damaged run", {"run.json", "data.json"}),  # its config.yaml was
     ("checkpoint", {"SHA256SUMS", "state.json", "config.yaml"}),
     ("token store", {"tokens.json", "tokenizer.json"}),
     *[
@@ -128,6 +129,13 @@ def _note_raw_tables(paths: list[Path], note: Notify) -> None:
     raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
     if raw and len(raw) == len(paths):  # beside others they belong to a project
         note(f"{raw[0]} is read as plain text, marks and all;\ndocuments are read from .jsonl, .csv and .parquet")
+        if inner_suffix(raw[0]) == ".json":
+            note(f"of a list, make JSON lines: {how_to_make_lines(raw[0])}")
+
+
+def how_to_make_lines(file: Path) -> str:
+    """The command that makes JSON lines of a JSON list."""
+    return f"jq -c '.[]' {quote(str(file))} > {quote(file.stem)}.jsonl"
 
 
 def standard_input() -> Iterator[bytes]:
@@ -203,7 +211,9 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
         if path.is_symlink():
-            raise RequestError(f"{path} is a link to {os.readlink(path)}, where there is no file")
+            target = os.readlink(path)
+            where = "itself" if target == path.name else f"{target}, where there is no file"
+            raise RequestError(f"{path} is a link to {where}")
     matches = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
     hint = f"did you mean {path.parent / matches[0]}?" if matches else None
     if hint is None and len(str(path).split()) > 1:
@@ -250,8 +260,7 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
                 else:
                     files.append(entry.path)
     if not files:
-        inside = min((path for paths in artifacts.values() for path in paths), default=None)
-        raise UserError(f"{folder} has no text files", hint=None if inside is None else f"did you mean {inside}?")
+        raise UserError(f"{folder} has no text files", hint=_hint_if_no_text(folder, artifacts))
     for artifact, paths in sorted(artifacts.items()):
         if len(paths) == 1:
             note(f"left out the {artifact} {paths[0]}")
@@ -261,6 +270,15 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
         files_skipped = plural(len(skipped), "binary file")
         note(f"skipped {files_skipped} in {folder}, for instance {min(skipped)}")
     return [Path(path) for path in sorted(files, key=by_parts)]
+
+
+def _hint_if_no_text(folder: Path, artifacts: Mapping[str, Sequence[Path]]) -> str | None:
+    """A hint for a folder without text files, which has these `artifacts` inside."""
+    if artifacts:
+        kind, inside = min(((kind, min(paths)) for kind, paths in artifacts.items()), key=lambda found: found[1])
+        return f"did you mean {inside}?" if kind == "token store" else f"{inside} is a {kind}, not text"
+    hidden = min((name for name in os.listdir(folder) if name.startswith(".")), default=None)
+    return None if hidden is None else f"hidden files are left out: name {hidden} to read it"
 
 
 def _artifact_kind(names: Iterable[str]) -> str | None:

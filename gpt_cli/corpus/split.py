@@ -83,7 +83,7 @@ class SplitPlan:
                 raise UserError(
                     f"the text is too small to split: {plural(size, 'character')}, of which"
                     f" data.val_fraction {val_fraction} is held out for validation{tests}",
-                    hint="give a longer text: each part needs at least 2 characters",
+                    hint="each part needs at least 2 characters: give a longer text, or other fractions",
                 )
             return cls("characters", cuts, b"")
         hashes = stats.documents if data.split == "documents" else stats.files

@@ -12,7 +12,7 @@ from gpt_cli.corpus.examples.training_example import CompletionEndError
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
-from gpt_cli.corpus.records import MissingKeyError, OtherFormatError
+from gpt_cli.corpus.record_errors import MissingKeyError, OtherFormatError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars

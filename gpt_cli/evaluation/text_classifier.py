@@ -66,6 +66,8 @@ class TextClassifier:
         context = self.model.config.context_length
         ids = []
         for number, text in enumerate(texts, start=1):
+            if not isinstance(text, str):
+                raise TypeError(f"a text is a str, not {type(text).__name__}")
             try:
                 if not text.strip():
                     raise RequestError(f"text {number:,} is empty: there is nothing to classify")

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gpt_cli.corpus.records import MissingKeyError, find_column, read_rows
+from gpt_cli.corpus.record_errors import MissingKeyError
+from gpt_cli.corpus.records import find_column, read_rows
 from gpt_cli.corpus.small_file import file_name, json_objects, numbered_lines, read_small_file
 from gpt_cli.errors import RequestError, UserError
 

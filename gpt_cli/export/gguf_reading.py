@@ -48,7 +48,9 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
         tensor_types = {tensor.name: tensor.tensor_type.name for tensor in reader.tensors}
     except Exception as error:  # damaged bytes raise many types
         raise UserError(
-            f"it is no GGUF file, or a damaged one: {shorten(str(error), 100, placeholder=' ...')}", where=str(file)
+            f"it is no GGUF file, or one that is damaged or cut short ({shorten(str(error), 100, placeholder=' ...')})",
+            where=str(file),
+            hint="copy it again, or write another: gpt export RUN model.gguf",
         ) from None
     layout, model, tokenizer = _model(keys, tensor_types, str(file))
     for name, tensor_type in tensor_types.items():

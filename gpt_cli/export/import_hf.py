@@ -135,9 +135,10 @@ def find_model(source: str, download: bool) -> Path:
         return Path(snapshot_download(source, local_files_only=not download, allow_patterns=list(FILES)))
     except Exception as error:  # the library's errors have no base in common
         if not download:
+            is_file = Path(source).suffix in (".safetensors", ".json", ".bin", ".pt")
             raise RequestError(
                 f"there is no directory {source}, and no such model in the Hugging Face cache of this machine",
-                hint=f"--download gets {source} from the hub",
+                hint="name the directory of a model" if is_file else f"--download gets {source} from the hub",
             ) from None
         reason = shorten(first_line(error), 300)
         raise RequestError(

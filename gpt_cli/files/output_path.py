@@ -35,6 +35,9 @@ def require_writable(output: Path, option: str | None = "-o") -> None:
     another = "choose another file" + ("" if option is None else f" with {option}")
     with translate_os_errors("write", output):
         has_parent, is_directory = output.parent.is_dir(), output.is_dir()
+        file = next((folder for folder in output.parents if folder.is_file()), None)
+    if file is not None:
+        raise RequestError(f"{file} is a file, not a directory to write into", hint=another)
     if not has_parent:
         missing = f"there is no directory {output.parent} to write {output.name} into"
         raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")

@@ -200,8 +200,16 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
             raise _no_space(path, needed) from error
         if error.errno == errno.EDQUOT:  # free space on the disk does not help
             raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
+        if error.errno in (errno.ENOTDIR, errno.EEXIST) and (file := _file_above(path)) is not None:
+            problem = f"cannot {action} {path}: {file} is a file, not a directory"
+            raise DiskError(problem, hint="choose another name") from error
         reason = (error.strerror or str(error)).lower()
         raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error, path)) from error
+
+
+def _file_above(path: Path) -> Path | None:
+    """The file that stands where `path` has, or is, a directory."""
+    return next((folder for folder in (path, *path.parents) if folder.is_file()), None)
 
 
 def how_to_permit(path: Path) -> str | None:

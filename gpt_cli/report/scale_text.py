@@ -9,6 +9,7 @@ from gpt_cli.search.scaling.loss_law import LossLaw
 from gpt_cli.search.scaling.run_scale import ScaleResult
 from gpt_cli.terminal.table import fold, format_duration, render_table, short_number
 
+_TERMS = {"e": "limit of L", "alpha": "exponent of N", "beta": "exponent of D"}
 _MAX_EPOCHS = 4.0  # epochs up to which repeated tokens are about as good as new ones
 
 
@@ -16,7 +17,7 @@ def render_scale(result: ScaleResult, *, width: int) -> str:
     """The fitted law, its error on the run held out, and a row of advice for each training time."""
     law, intervals = result.law, result.intervals
     terms = f"L = {law['e']:.3f} + {law['a']:.3g} / N^{law['alpha']:.3f} + {law['b']:.3g} / D^{law['beta']:.3f}"
-    spans = [f"{name} {low:.3f} to {high:.3f}" for name, (low, high) in intervals.items()]
+    spans = [f"{_TERMS[name]} {low:.3f} to {high:.3f}" for name, (low, high) in intervals.items()]
     lines = [
         terms,
         *fold(f"90 % intervals: {', '.join(spans)}; what the law leaves: {result.noise:.4f}".split(), width),

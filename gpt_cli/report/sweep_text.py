@@ -20,7 +20,7 @@ def render_sweep(result: SweepResult, *, width: int) -> str:
     ]
     lines += [line for text in failed for line in fold(text.split(" "), width)]
     lines += ["", *fold(_words(result), width)]
-    if len(result.settings) > 1:
+    if len(result.settings) > 1 and result.best is not None:
         lines += fold(result.method.split(" "), width)
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ from gpt_cli.config import RuntimeConfig
 from gpt_cli.distributed.world import ALONE, World, world_of_environment
 from gpt_cli.errors import RequestError
 from gpt_cli.runtime.cpu_level import chosen_level
-from gpt_cli.runtime.processor import default_threads, has_arm_bf16
+from gpt_cli.runtime.processor import default_threads, has_arm_bf16, physical_cores
 from gpt_cli.terminal.plural import plural
 
 
@@ -46,6 +46,8 @@ class Runtime:
 
     def describe(self) -> str:
         threads = f", {plural(self.threads, 'thread')}" if self.device.type == "cpu" else ""
+        if threads and self.threads > (cores := physical_cores()):
+            threads += f" (more than the {plural(cores, 'core')} there are: slower)"
         processes = f", {self.world.size} processes" if self.world.size > 1 else ""
         return f"{self.name}, {self.precision}{threads}{processes}"
 

@@ -59,6 +59,8 @@ class Sampler:
         for prompt in prompts:
             if not isinstance(prompt, str):
                 raise TypeError(f"a prompt is a str, not {type(prompt).__name__}")
+        if not isinstance(n, int):
+            raise RequestError(f"n must be a whole number, not {n!r}")
         if n < 1:
             raise RequestError(f"n must be at least 1, not {n}")
         sampling = replace(self.defaults, seed=random_seed()).replace(options)

@@ -106,14 +106,18 @@ class SamplingParams:
         for name in _FIELDS:
             if (problem := range_problem(name, getattr(self, name))) is not None:
                 raise RequestError(f"{name} {problem}")
-        for text in (*self.stop, *self.choices, self.forbid or "", self.allow or "", self.regex or ""):
-            encode_text(text)  # raises for half a surrogate pair, which no text has
+        single = {name: (getattr(self, name) or "",) for name in ("forbid", "allow", "regex")}
+        for name, texts in {"stop": self.stop, "choices": self.choices, **single}.items():
+            for text in texts:
+                if not _is_text(text):
+                    raise RequestError(f"{name} must be a text, not {text!r}")
+                encode_text(text)  # raises for half a surrogate pair, which no text has
         if not all(self.stop):
             raise RequestError("stop must be a text of at least one character, not ''")
         if not all(self.choices):
             raise RequestError("choices must be texts of at least one character, not ''")
         for token, bias in self.logit_bias:
-            if not (bias == -math.inf or abs(bias) <= MAX_BIAS):
+            if not _is_number(bias) or not (bias == -math.inf or abs(bias) <= MAX_BIAS):
                 allowed = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}, or -inf for never"
                 raise RequestError(f"logit_bias of {token!r} must be {allowed}, not {bias!r}")
         self._check_conflicts()
@@ -196,10 +200,20 @@ def range_problem(name: str, value: Any) -> str | None:
     return f"must be {allowed.words}{or_off}, not {value!r}"
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
 def _to_tuple(value: str | Iterable[Any] | None) -> tuple[Any, ...]:
     """A text alone, the items of a mapping or a sequence, or nothing for None."""
-    if value is None or isinstance(value, str):
-        return () if value is None else (value,)
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):  # which is refused for what it is
+        return (value,)
     return tuple(value.items() if isinstance(value, Mapping) else value)
 
 

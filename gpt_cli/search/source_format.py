@@ -7,7 +7,7 @@ from gpt_cli.config import parse_config, to_yaml_scalar
 from gpt_cli.config.dump import join_overrides
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.examples.read_examples import NoExamplesError
-from gpt_cli.corpus.records import MissingKeyError, OtherFormatError
+from gpt_cli.corpus.record_errors import MissingKeyError, OtherFormatError
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.search.example_statistics import measure_examples
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
@@ -46,6 +46,8 @@ def measure_in_its_format(
         if isinstance(error, MissingKeyError) and error.pairs:
             one = f"data.text_key={quote(error.candidate)}"
             error.advise(f"{one} reads one of them; for both: {join_overrides(error.as_pairs())}")
+        elif isinstance(error, MissingKeyError) and error.kind == "columns" and "messages" in error.available:
+            error.advise(f"data.text_key={quote(error.candidate)} reads texts, data.format=chat reads chats in JSON")
         elif keys and "data.text_key" in requested:
             error.hint = f"in place of data.text_key, {error.hint}"
         if not keys or {"data.format", "data.text_key"} & requested.keys():

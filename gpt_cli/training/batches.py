@@ -61,7 +61,7 @@ class Batches:
             raise RequestError(
                 f"the training split has {plural(len(self.tokens), 'token')}: too few for one window of"
                 f" model.context_length {self.context_length} and its targets",
-                hint="give more text, or a smaller model.context_length",
+                hint="give more text, a smaller model.context_length, or a smaller data.val_fraction",
             )
         assert self.batch_size % (self.micro_batch_size * self.world.size) == 0
 

@@ -62,10 +62,10 @@ class Console:
             f"{_heading(step, config.train.steps, finished)}: {config.run_dir}\n"
             f"  text   {stats['train'].characters:,} characters train, {stats['val'].characters:,} validation;"
             f" {corpus.tokenizer.kind} vocabulary of {corpus.tokenizer.vocab_size:,}\n"
-            f"{_unknown(corpus)}{_classes(config, corpus)}"
+            f"{_unknown(corpus)}{_examples(config, corpus, round(steps_per_epoch * config.train.batch_size))}"
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
-            f"{_lora(config, state)}"
+            f"{_trained_part(config, state)}"
             f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
         if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
@@ -169,18 +169,25 @@ def _unknown(corpus: Corpus) -> str:
     return f"  <unk>  {share:.2%} of the validation text: characters that the vocabulary lacks\n" if share else ""
 
 
-def _lora(config: Config, state: TrainingState) -> str:
+def _trained_part(config: Config, state: TrainingState) -> str:
+    if config.task.trains == "head":
+        return f"  head   of {state.model.head.weight.numel():,} parameters, the only ones that are trained\n"
     if not isinstance(state.optimizer, LoRA):
         return ""
     trained = sum(p.numel() for p in state.optimizer.adamw.parameters.values())
     return f"  LoRA   of rank {config.lora.rank}: {trained:,} parameters are trained in place of these\n"
 
 
-def _classes(config: Config, corpus: Corpus) -> str:
-    if config.task.labels is None:
-        return ""
-    train, val = len(corpus.labelled["train"]), len(corpus.labelled["val"])
-    return f"  labels {len(config.task.labels):,}, of {train:,} train and {val:,} validation texts\n"
+def _examples(config: Config, corpus: Corpus, n: int) -> str:
+    """The line on labelled texts, pairs or chats, of which `n` are trained on: too long ones may be left out."""
+    if corpus.labelled:
+        val = corpus.labelled["val"].lengths
+        validated = np.count_nonzero((val <= config.model.context_length) | (config.data.too_long == "cut"))
+        return f"  labels {len(config.task.labels or ()):,}, of {n:,} train and {validated:,} validation texts\n"
+    if corpus.examples:
+        of_all = f" of {len(corpus.examples['train']):,}" if n < len(corpus.examples["train"]) else ""
+        return f"  {'chats ' if config.data.format == 'chat' else 'pairs '} {n:,}{of_all} to train on\n"
+    return ""
 
 
 def _wrapped(line: str) -> Iterator[str]:

@@ -64,7 +64,10 @@ class LabelledRows:
 
     @classmethod
     def of(cls, config: Config, texts: LabelledTexts, split: str, note: Notify) -> "LabelledRows":
-        """The rows of a split; `note` reports texts that are too long. Raises RequestError where none is left."""
+        """The rows of a split; `note` reports texts that are too long.
+
+        Raises RequestError where none is left, and where a label has none left to train on.
+        """
         context, labels = config.model.context_length, config.task.labels
         assert labels is not None
         fits = texts.lengths <= context
@@ -78,6 +81,15 @@ class LabelledRows:
         if not len(indices):
             raise RequestError(
                 f"no {split} text fits into model.context_length {context}", hint="data.too_long=cut reads their begin"
+            )
+        left = {texts.source[row].label for row in indices.tolist()}
+        gone = next((text for text in texts.source if text.label not in left), None)
+        if gone is not None and split == "training":
+            raise RequestError(
+                f"no training text with the label '{escape_control_chars(gone.label[:50])}' fits into"
+                f" model.context_length {context}",
+                where=gone.where,
+                hint="data.too_long=cut reads the beginning of each",
             )
         index = {label: number for number, label in enumerate(labels)}
         classes = np.array([index[texts.source[row].label] for row in indices.tolist()], dtype=np.int64)

@@ -21,7 +21,7 @@ from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.stopping import Decision, Stopping
 from gpt_cli.training.summary import Summary, summarise
-from gpt_cli.training.training_samples import sample_prompt, sample_text
+from gpt_cli.training.training_samples import load_decoder, sample_prompt, sample_text
 
 CONTINUE, FINISH = Decision.CONTINUE, Decision.FINISH
 
@@ -49,6 +49,8 @@ def train(config: Config, console: Console) -> Summary:
         saved, seconds = state.restore(run, runtime, console.note)  # None and 0 in a new run
         world.wait()
         step = start = saved or 0
+        if state.is_native and world.is_main and start < config.train.steps:
+            load_decoder(config, console.note)
         logger = MetricsLogger(run, console, config, state, start, seconds, batches)
         oom_retry = OOMRetry(batches.micro_batch_size, logger)
         clock = ScheduleClock(config.train, start, checkpoint.saved_state(run.path, saved))

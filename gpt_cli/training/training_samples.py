@@ -1,11 +1,13 @@
 """Samples during training."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gpt_cli.config import Config
 from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
-from gpt_cli.errors import RequestError
+from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
@@ -35,6 +37,13 @@ def sample_prompt(corpus: Corpus | LazyCorpus, config: Config) -> tuple[list[int
             message = error.message.replace("the text", f"sample.{key}", 1)
             raise RequestError(message, hint=f"choose another, or none: sample.{key}=''") from error
     return encode_prompt(tokenizer, sample.prefix + sample.prompt + sample.suffix), sample.prompt
+
+
+def load_decoder(config: Config, note: Notify) -> None:
+    """Load the C decoder that is to write samples; compiling it, once on a machine, is no time of the training."""
+    if config.sample.every is not None and not unsupported_settings(SamplingParams.from_config(config.sample, 0)):
+        with suppress(KernelUnavailable):  # NumPy's writes them
+            load_kernel(note=note)
 
 
 def sample_text(

@@ -89,6 +89,10 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"conversations.jsonl": texts["talks.jsonl"].replace("messages", "conversation")}
         texts |= {"moods.csv": "text,label\n" + "".join(f"it is {n},{['bad', 'good'][n % 2]}\n" for n in range(40))}
         texts |= {"stars.csv": "review,stars\n" + "".join(f"it is {n},{n % 2}\n" for n in range(40))}
+        texts |= {"decimal.jsonl": '{"text": "the king", "label": 1.5}\n' * 40, "hidden/.poem.txt": BOOK}
+        texts |= {"number.jsonl": '{"prompt": "the king", "completion": 5}\n' * 40, "list.json": f"[{','.join(pairs)}]"}
+        texts |= {"talks.csv": "messages\n" + "".join(f'"{n} hi"\n' for n in range(40))}
+        texts |= {"nameless.yaml": 'data: {source: pairs.jsonl, format: pairs, completion_end: ""}\n'}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())

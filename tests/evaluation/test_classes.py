@@ -18,7 +18,7 @@ from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.corpus.labelled.prepare_labelled import assign_by_label, sort_labels
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
-from gpt_cli.corpus.records import is_no_text
+from gpt_cli.corpus.record_errors import is_no_text
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.evaluation.bag_of_words import BagOfWords

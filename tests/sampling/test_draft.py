@@ -16,7 +16,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.cpu.decode import numpy_gpt
-from gpt_cli.cpu.decode.decoder import DraftOptions, NativeDecoder, NativeSession, stream_tokens
+from gpt_cli.cpu.decode.decoder import DraftOptions, NativeDecoder, NativeSession
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.weight_formats import FORMATS
 from gpt_cli.errors import RequestError
@@ -36,7 +36,9 @@ def _kernel() -> None:
 
 
 def tokens(writing: Any, n: int) -> list[int]:
-    return [token for chunk in stream_tokens(writing, n) for (token,) in chunk]
+    """Up to `n` tokens, 16 a call: the calls of `stream_tokens`, and with them the passes, depend on the clock."""
+    chunks = (writing.decode(min(16, n - start)) for start in range(0, n, 16))
+    return [token for chunk in chunks for (token,) in chunk]
 
 
 def drafts(decoder: NativeDecoder) -> list[DraftOptions]:

@@ -55,7 +55,7 @@ def read_prompts(
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
-    from gpt_cli.corpus.records import MissingKeyError
+    from gpt_cli.corpus.record_errors import MissingKeyError
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
     name, text = file_name(path), read_small_file(path, "the prompt")

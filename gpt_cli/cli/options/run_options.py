@@ -64,7 +64,8 @@ def find_one(
         if argument.suffix.lower() in (".yaml", ".yml"):
             error.hint = "a config is no run: name one that was trained with it, such as those that `gpt runs` lists"
             raise
-        may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
+        is_file = argument.suffix.lower() in (".safetensors", ".gguf", ".pt", ".bin")
+        may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not (is_file or argument.exists())
         if may_be_text or argument.is_file():
             words = f"{text} {argument}" if may_be_text and text is not None else str(argument)
             error.hint = f"a text is given by {text_option} {quote(words)}"

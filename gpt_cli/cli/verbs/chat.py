@@ -66,5 +66,7 @@ def chat(
     turns = TurnTemplate.of(saved.config.data)
     conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between, turns)
     drawn = "" if sampling.searches else f", seed {sampling.seed}"
-    note(f"{path}, step {saved.step:,}{drawn}\n/help lists the commands, Ctrl-D ends the chat")
+    note(f"{path}, step {saved.step:,}{drawn}")
+    if sys.stdin is not None and sys.stdin.isatty():
+        note("/help lists the commands, Ctrl-D ends the chat")
     return Repl(generator, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()

@@ -108,6 +108,7 @@ def init(
     from gpt_cli.cli.options.data_options import refuse_run
     from gpt_cli.cli.options.fit_config import run_name
     from gpt_cli.cli.options.train_request import is_override
+    from gpt_cli.corpus.sources import refuse_overwriting
     from gpt_cli.files.output_path import require_writable
 
     if text is not None and is_override(text):
@@ -125,6 +126,8 @@ def init(
         )
         raise RequestError(f"one TEXT at a time: {others[0]} is a second one", hint=hint)
 
+    if text is not None and output is not None:
+        refuse_overwriting(output, [text], "-o")
     path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
     printed = str(path) == "-"
     with translate_os_errors("write", path):

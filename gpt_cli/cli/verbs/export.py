@@ -82,7 +82,9 @@ def export(
 
     loaded = load_model(path, torch.device("cpu"), note, "any")
     if to == "gguf" and loaded.config.task.kind == "classes":
-        into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(target.with_suffix('')))}"
+        name = target.with_suffix("")
+        name = name.with_name(f"{name.name}-hf") if name.exists() else name
+        into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(name))}"
         raise RequestError(
             f"{run} classifies texts: it predicts no tokens, as a model of llama.cpp must",
             hint=into_hf if loaded.config.task.pooling == "last" else "gpt classify and gpt serve use it as it is",

@@ -38,6 +38,7 @@ def runs(
     from gpt_cli.cli.output import terminal_width
     from gpt_cli.files.output_path import require_directory
     from gpt_cli.report.runs import list_runs, render_runs
+    from gpt_cli.run.find_run import is_run
 
     place = Path("runs") if folder is None else folder
     require_directory(place, "--dir", missing=folder is None)
@@ -46,6 +47,8 @@ def runs(
         print_json({"runs": [asdict(line) for line in lines]})
     elif lines:
         print(render_runs(lines, width=terminal_width()))
+    elif is_run(str(place)):
+        note(f"{place} is a run, not a folder of runs: gpt info {quote(str(place))}")
     else:
         note(f"there are no runs in {place}; train one: gpt train TEXT")
 

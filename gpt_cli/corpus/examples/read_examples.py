@@ -7,8 +7,8 @@ from gpt_cli.config.dump import join_overrides
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.examples.training_example import TrainingExample, make_chat, make_pair
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
-from gpt_cli.corpus.records import MissingKeyError
-from gpt_cli.corpus.sources import find_files
+from gpt_cli.corpus.record_errors import MissingKeyError
+from gpt_cli.corpus.sources import find_files, how_to_make_lines
 from gpt_cli.errors import Notify, RequestError
 
 EXAMPLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
@@ -43,9 +43,12 @@ def _column(source: str, option: str, data: DataConfig, note: Notify) -> Iterato
     for file in find_files(source, ReaderOptions(data.encoding, key, lists=data.format == "chat"), note):
         if inner_suffix(Path(file.name)) not in EXAMPLE_SUFFIXES:
             examples = "chats" if data.format == "chat" else data.format
+            is_json = Path(file.name).suffix.lower() == ".json"
             raise NoExamplesError(
                 f"{file.name} holds no {examples}, which are read from {', '.join(EXAMPLE_SUFFIXES)}",
-                hint="data.format=text reads plain text",
+                hint=f"of a list, make JSON lines: {how_to_make_lines(Path(file.name))}"
+                if is_json
+                else "data.format=text reads plain text",
             )
         try:
             for name, pieces in file.read(note):

@@ -8,7 +8,7 @@ from shlex import quote
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
-from gpt_cli.corpus.records import MissingKeyError, is_no_text
+from gpt_cli.corpus.record_errors import MissingKeyError, is_no_text
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars

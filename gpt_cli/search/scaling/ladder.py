@@ -12,6 +12,7 @@ from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.search.time_budget import with_values
+from gpt_cli.terminal.plural import plural
 
 _WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
 _LENGTHS = (1, 2, 4, 8)  # of the shortest run
@@ -83,11 +84,12 @@ def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[floa
     work = max(work / jobs, longest)
     shortest = _TRAINING_SHARE * seconds / work / tokens_per_step  # steps
     if shortest < _FEWEST_STEPS:
-        minutes = math.ceil(_FEWEST_STEPS * tokens_per_step * work / _TRAINING_SHARE / 60.0)
+        needed = math.ceil(1.1 * _FEWEST_STEPS * tokens_per_step * work / _TRAINING_SHARE)  # seconds
+        budget = f"{needed}s" if needed < 100 else f"{math.ceil(needed / 60)}m"
         raise RequestError(
-            f"the budget of {seconds:,.0f} s is too small: the shortest run would have {shortest:.0f} steps, fewer than"
-            f" {_FEWEST_STEPS}",
-            hint=f"--budget {minutes}m, or a smaller config",
+            f"the budget of {seconds:,.0f} s is too small: the shortest run would have"
+            f" {plural(round(shortest), 'step')}, fewer than {_FEWEST_STEPS}",
+            hint=f"--budget {budget}, or a smaller config",
         )
     steps = int(shortest)
     ladder = [Rung(*shape(base, scale), steps * length, held_out=True)]  # the longest first: nothing waits for it

@@ -157,7 +157,7 @@ def _runs_in(budget: float, jobs: int, base: Config, note: Notify) -> int:
             f" and comparing takes {_FEWEST}",
             hint=f"--budget {math.ceil(2 * _FEWEST * seconds / jobs)}s or more, or fewer steps: train.steps=N",
         )
-    note(f"a run takes about {seconds:.0f} s here: the budget has time for {runs}")
+    note(f"a run takes about {seconds:.0f} s here: the budget has time for about {runs}")
     return runs
 
 
