@@ -1,5 +1,6 @@
 """A conversation of a user and a model, and its context window. Without torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpt_cli.config.template import TurnTemplate, refuse_marks
@@ -31,7 +32,8 @@ class Conversation:
     The model sees at most the last `context_length` tokens. With a prefix or a suffix the oldest turns are dropped
     whole, except the last; without, the beginning of the text is dropped. The tokens dropped are not kept in memory.
     With a `template`, that of a run trained on pairs or chats, its end follows each answer, and after training on pairs
-    only the last turn is seen.
+    only the last turn is seen. `head`, the tokens of what the system says, comes before all turns and is not dropped,
+    but for the beginning of one that is longer than half of the context.
     """
 
     def __init__(
@@ -41,10 +43,13 @@ class Conversation:
         prefix: str = "",
         suffix: str = "",
         template: TurnTemplate | None = None,
+        head: Sequence[int] = (),
     ) -> None:
         self.turns: list[Turn] = []
         """The transcript: all turns."""
-        self._tokenizer, self._context = tokenizer, context_length
+        self._tokenizer = tokenizer
+        self._head = list(head)[-max(1, context_length // 2) :] if head else []
+        self._context = context_length - len(self._head)  # that of the turns
         self._prefix, self._suffix = prefix, suffix
         self._separator = "" if template is not None or tokenizer.unknown_characters("\n") else "\n"
         self._end = "" if template is None else template.completion_end
@@ -103,4 +108,4 @@ class Conversation:
         if len(self._seen) == 1:
             tokens = max(0, len(self._seen[0]) - self._context)
             del self._seen[0][:tokens]
-        return ContextWindow([token for turn in self._seen for token in turn], turns, tokens)
+        return ContextWindow(self._head + [token for turn in self._seen for token in turn], turns, tokens)

@@ -26,7 +26,8 @@ _ENCODER = {"model.causal": False, "task.pooling": "mean"}  # configs/classify.y
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
 _RATE_OF_LARGE_STEPS = 0.015  # configs/shakespeare_gpu.yaml
-_LONGEST_EXAMPLE = 1024  # tokens; longer ones are left out or cut, as data.too_long says
+_USUAL_EXAMPLE, _LONGEST_EXAMPLE = 1024, 8192
+"""Tokens of the longest example with room, where most are shorter, and at all; data.too_long is for longer ones."""
 
 
 def fit_config(
@@ -119,10 +120,10 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
     longest = (512 if n_layer == 6 else 256) if has_gpu else 128
     context_length = fitting_context(text.validation_tokens, longest)
     if (examples := text.examples) is not None:
-        power_of_two = max(16, 1 << (math.ceil(examples.longest) - 1).bit_length())
-        context_length = min(power_of_two, _LONGEST_EXAMPLE)
+        limit = min(max(_USUAL_EXAMPLE, 2 * _power_of_two(examples.mean)), _LONGEST_EXAMPLE)
+        context_length = min(max(16, _power_of_two(examples.longest)), limit)
         rows = batch_size * longest / min(examples.mean, fixed.get("model.context_length", context_length))
-        batch_size = min(max(4, 1 << round(math.log2(rows))), 128 if has_gpu else 64)
+        batch_size = min(max(1, round(2 ** round(math.log2(rows)))), 128 if has_gpu else 64)
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,
@@ -130,6 +131,11 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         "train.batch_size": batch_size,
         "model.context_length": context_length,
     }
+
+
+def _power_of_two(tokens: float) -> int:
+    """The smallest power of two that is `tokens` or more."""
+    return int(1 << (math.ceil(tokens) - 1).bit_length())
 
 
 def _position(fixed: ConfigValues) -> str:

@@ -164,16 +164,22 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
     a line of its own. System messages are lines before the turns. Raises ApiError.
     """
     template = TurnTemplate.of(model.config.data)
-    conversation = Conversation(
-        model.tokenizer, model.context_length, model.defaults.prefix, model.defaults.suffix, template
-    )
-    system: list[str] = []
+    system = [message.text for message in messages if message.role in ("system", "developer")]
+    prefix, suffix = model.defaults.prefix, model.defaults.suffix
     turns: list[int] = []
     try:
+        if template is not None and template.is_chat:
+            for text in system:
+                refuse_marks(text, prefix, suffix)
+            head = [token for text in system for token in encode(model, template.system(text), "messages")]
+        else:
+            newline = "" if model.tokenizer.unknown_characters("\n") else "\n"
+            head = encode(model, "".join(text + newline for text in system), "messages") if system else []
+        conversation = Conversation(model.tokenizer, model.context_length, prefix, suffix, template, head)
         for message in messages:
             if message.role in ("system", "developer"):
-                system.append(message.text)
-            elif message.role == "user":
+                continue
+            if message.role == "user":
                 turns = conversation.say(message.text).tokens
             else:
                 if not conversation.text:
@@ -181,16 +187,9 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
                 conversation.answer(message.text, 0)
         if messages[-1].role != "user":
             turns = conversation.continue_().tokens
-        if template is not None and template.is_chat:
-            for text in system:
-                refuse_marks(text, model.defaults.prefix, model.defaults.suffix)
-            head = [token for text in system for token in encode(model, template.system(text), "messages")]
-        else:
-            newline = "" if model.tokenizer.unknown_characters("\n") else "\n"
-            head = encode(model, "".join(text + newline for text in system), "messages") if system else []
     except UserError as error:
         raise ApiError(400, error.message, param="messages", code="unknown_characters") from None
-    return (head + turns)[-model.context_length :]
+    return turns
 
 
 def _check_limit(name: str, value: int, limit: int, param: str | None = None) -> None:

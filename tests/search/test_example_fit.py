@@ -121,8 +121,13 @@ def test_classes_are_fitted_with_an_encoder_that_writes_nothing(tmp_path: Path) 
 
 def test_long_examples_have_few_rows_and_short_ones_many(tmp_path: Path) -> None:
     sizes = {}
-    for words in (1, 30, 1000):
+    for words in (1, 30, 1000, 10_000):
         rows = rows_of("pairs", [("sea " * words, "sun " * words)] * 30)
         config, _ = fit(write(tmp_path / "x.jsonl", rows))
         sizes[words] = config.model.context_length, config.train.batch_size
-    assert sizes == {1: (16, 64), 30: (256, 8), 1000: (1024, 4)}
+    assert sizes == {1: (16, 64), 30: (256, 8), 1000: (8192, 1), 10_000: (8192, 1)}
+    rows = rows_of("pairs", [("sea ", "sun ")] * 29 + [("sea " * 1000, "sun")])
+    config, _ = fit(write(tmp_path / "x.jsonl", rows))
+    assert (config.model.context_length, config.train.batch_size) == (1024, 16)
+    config, _ = fit(write(tmp_path / "x.jsonl", rows), model__context_length=100_000)
+    assert config.train.batch_size == 16

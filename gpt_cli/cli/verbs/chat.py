@@ -1,7 +1,7 @@
 """`gpt chat`: write a text with a model, in turns."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note
 from gpt_cli.cli.unknown_characters import UnknownChoice, note_unknown_stops, refuse_unknown, unknown_option
 from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.config.template import TurnTemplate
+    from gpt_cli.tokenizer import Tokenizer
 
 _TURN = "What a turn is"
 
@@ -24,6 +28,10 @@ def chat(
     draft: opts.DraftOption = None,
     prefix: Annotated[str | None, opts.panel_option(_TURN, "Put before what you write.", metavar="TEXT")] = None,
     suffix: Annotated[str | None, opts.panel_option(_TURN, "Put between that and the answer.", metavar="TEXT")] = None,
+    system: Annotated[
+        str | None,
+        opts.panel_option(_TURN, "What the system says before all turns, if it learned chats.", metavar="TEXT"),
+    ] = None,
     unknown: Annotated[UnknownChoice, unknown_option(_TURN)] = "error",
     stop: opts.StopOption = None,
     max_new_tokens: opts.MaxNewTokensOption = None,
@@ -58,15 +66,33 @@ def chat(
     defaults = saved.config.sample
     sampling = opts.sampling_params(defaults, seed, opts.sampling_options(arguments))
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
+    context, turns = saved.config.model.context_length, TurnTemplate.of(saved.config.data)
+    head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
     note_unknown_stops(saved.tokenizer, sampling.stop)
     generator = open_generator(saved, device, engine, weights, draft, rows=1)
     generator.require(sampling)
     generator.warm_up()
-    turns = TurnTemplate.of(saved.config.data)
-    conversation = Conversation(saved.tokenizer, saved.config.model.context_length, before, between, turns)
+    conversation = Conversation(saved.tokenizer, context, before, between, turns, head)
     drawn = "" if sampling.searches else f", seed {sampling.seed}"
     note(f"{path}, step {saved.step:,}{drawn}")
     if sys.stdin is not None and sys.stdin.isatty():
         note("/help lists the commands, Ctrl-D ends the chat")
     return Repl(generator, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()
+
+
+def _system_tokens(
+    system: str, tokenizer: "Tokenizer", template: "TurnTemplate | None", context_length: int
+) -> list[int]:
+    """The tokens of what the system says. Raises RequestError for a run that learned no chats, and for a long text."""
+    from gpt_cli.config.template import refuse_marks
+
+    if template is None or not template.is_chat:
+        hint = "--prefix stands before what you write" if template is None else None
+        raise RequestError("--system is for a run that learned chats (data.format=chat)", hint=hint)
+    refuse_unknown(tokenizer, {"--system": system})
+    refuse_marks(system, template.prompt_end, template.completion_end)
+    tokens: list[int] = tokenizer.encode(template.system(system)).tolist()
+    if len(tokens) > context_length // 2:
+        raise RequestError(f"--system has {len(tokens):,} tokens, more than half of the context of {context_length:,}")
+    return tokens
