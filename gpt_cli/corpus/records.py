@@ -144,12 +144,19 @@ def parse_json_line(line: str, location: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"this line is not JSON: {error}", where=location) from error
+        hint = "mend this line, or leave it out"
+        raise UserError(f"this line is not JSON: {error}", where=location, hint=hint) from error
 
 
 def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool) -> str:
     """The text under `key` of a JSON object, with `lists` or `labels` its JSON. Raises UserError for other lines."""
     value = parse_json_line(line, location)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        raise UserError(
+            "this line is a JSON list of records, not one of them",
+            where=location,
+            hint="make a line of each: jq -c '.[]' FILE > RECORDS.jsonl",
+        )
     record: dict[str, Any] = value if isinstance(value, dict) else {}
     if line.count(f'"{key}"') > 1 and key in record and (times := _keys(line).count(key)) > 1:
         raise _twice_error(f"this line has the key '{key}' {times} times", location)
@@ -171,15 +178,15 @@ def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool)
     strings = [name for name, text in record.items() if isinstance(text, str)]
     strings.sort(key=is_no_text)
     chats = [name for name, messages in record.items() if _is_chat(messages)]
+    others = [name for name, messages in record.items() if _is_share_gpt(messages)]
+    if others and (lists or not strings):
+        raise UserError(
+            f"the messages of '{others[0]}' have the keys from and value, not role and content",
+            where=location,
+            hint=f"jq -c '{{messages: [.{others[0]}[] | {{role: ({_ROLES}[.from] // .from), content: .value}}]}}'"
+            " FILE > CHATS.jsonl",
+        )
     if lists:
-        others = [name for name, messages in record.items() if _is_share_gpt(messages)]
-        if others:
-            raise UserError(
-                f"the messages of '{others[0]}' have the keys from and value, not role and content",
-                where=location,
-                hint=f"jq -c '{{messages: [.{others[0]}[] | {{role: ({_ROLES}[.from] // .from), content: .value}}]}}'"
-                " FILE > CHATS.jsonl",
-            )
         message = f"this line is not a JSON object with a list of messages under the key '{key}'"
         raise MissingKeyError(message, "keys", key, chats, record, location)
     if chats and not strings:
@@ -220,7 +227,12 @@ def _is_chat(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(message, dict) and isinstance(message.get("content"), str) for message in value)
+        and all(
+            isinstance(message, dict)
+            and "content" in message
+            and ("role" in message or isinstance(message["content"], str))
+            for message in value
+        )
     )
 
 

@@ -59,8 +59,10 @@ def _stacked(rows: Sequence[Sequence[object]], header: Sequence[str], right: Col
         headings = header[1:] or [""] * max(map(len, other_cells))
         lines = []
         for name, values in zip(names, other_cells, strict=True):
-            pairs = zip(headings, values, strict=True)
-            lines += [name, *(f"{_GAP}{heading} {' '.join(_words(value))}" for heading, value in pairs)]
+            lines.append(name)
+            for heading, value in zip(headings, values, strict=True):
+                first, *others = fold([heading, *_words(value)], width - 2 * len(_GAP))
+                lines += [_GAP + first, *(2 * _GAP + line for line in others)]
     return "\n".join(piece for line in lines for piece in wrap_line(line.rstrip(), width))
 
 

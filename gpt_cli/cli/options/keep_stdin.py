@@ -1,6 +1,7 @@
 """Keep standard input as a file beside the run that is trained on it, which can be resumed from there."""
 
 import filecmp
+import json
 import os
 import sys
 import tempfile
@@ -34,6 +35,7 @@ def keep_stdin_of(config: "Config", stdin: Stdin) -> "Config":
     if _reads_stdin(config.run_dir):
         return config
     refuse_stdin_as_val_source(data.val_sources)
+    refuse_stdin_as_examples(data.format)
     assert config.run_dir is not None
     kept = keep_stdin(config.run_dir, stdin)
     source = kept if data.source == "-" else [kept if name == "-" else name for name in data.sources]
@@ -56,6 +58,16 @@ def refuse_stdin_as_val_source(val_sources: list[str]) -> None:
         raise RequestError(
             "data.val_source is standard input, which is read once",
             hint="put that text in a file: data.val_source=FILE",
+        )
+
+
+def refuse_stdin_as_examples(data_format: str) -> None:
+    """Raise RequestError for anything but plain text on standard input: the suffix of a file says how it is read."""
+    if data_format != "text":
+        kinds = {"chat": "chats", "labelled": "labelled texts"}
+        raise RequestError(
+            f"standard input is read as plain text, not as {kinds.get(data_format, data_format)}",
+            hint="put it in a .jsonl or .csv file, and give that",
         )
 
 
@@ -87,6 +99,7 @@ def keep_stdin(run_dir: str, stdin: Stdin) -> str:
             os.fsync(file.fileno())
         if not new.stat().st_size:
             raise UserError("standard input is empty")
+        _note_json(new)
         if not path.exists():
             new.rename(path)
             note(f"standard input is kept in {path}\nonce it trains, this run resumes with: gpt train {quote(run_dir)}")
@@ -98,6 +111,18 @@ def keep_stdin(run_dir: str, stdin: Stdin) -> str:
     finally:
         new.unlink(missing_ok=True)
     return str(path)
+
+
+def _note_json(path: Path) -> None:
+    """Say so if what is read as plain text begins with a JSON object on a line of its own."""
+    with path.open("rb") as file:
+        line = file.readline(1 << 16)
+    try:
+        is_record = line.lstrip().startswith(b"{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return
+    if is_record:
+        note("standard input is read as plain text, marks and all; put JSON lines in a .jsonl file to read their keys")
 
 
 _TEMPORARY: list[Any] = []

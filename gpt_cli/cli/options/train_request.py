@@ -8,7 +8,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.cli.options.budget import refuse_another_length, refuse_to_lift
-from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin, keep_stdin_of, refuse_stdin_as_val_source
+from gpt_cli.cli.options.keep_stdin import (
+    Stdin,
+    keep_stdin,
+    keep_stdin_of,
+    refuse_stdin_as_examples,
+    refuse_stdin_as_val_source,
+)
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
@@ -137,6 +143,8 @@ class Request:
         with translate_os_errors("write", Path(run_dir)):
             _refuse_below_file(Path(run_dir))
         if source == "-":
+            is_labelled = values.get("task.kind") == "classes"
+            refuse_stdin_as_examples("labelled" if is_labelled else values.get("data.format", "text"))
             source = keep_stdin(run_dir, self._stdin)
         if is_there:
             return self._existing(Path(run_dir), source, values)

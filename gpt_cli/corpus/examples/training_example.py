@@ -11,6 +11,10 @@ from gpt_cli.corpus.records import encode_text
 from gpt_cli.errors import UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
+_JOINED = (
+    """join the texts of each: jq -c '.messages[].content |= if type == "array" then map(.text // "") | join("")"""
+    " else . end' FILE > CHATS.jsonl"
+)
 _EXPECTED = 'a message is such as {"role": "user", "content": "Hello"}'
 
 
@@ -85,7 +89,8 @@ def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:
     for message in messages:
         role, content = (message.get(key) if isinstance(message, dict) else None for key in ("role", "content"))
         if not isinstance(role, str) or not isinstance(content, str):
-            raise UserError("a message has no role and content that are texts", where=location, hint=_EXPECTED)
+            hint = _JOINED if isinstance(content, list) else _EXPECTED
+            raise UserError("a message has no role and content that are texts", where=location, hint=hint)
         if role not in ROLES:
             escaped = escape_control_chars(role[:30])
             raise UserError(f"there is no role '{escaped}'", where=location, hint=f"roles are {', '.join(ROLES)}")
