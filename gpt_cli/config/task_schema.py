@@ -60,8 +60,8 @@ def task_problem(config: "Config") -> str | None:
     weights = len(task.class_weights) if isinstance(task.class_weights, list) else 0
     n_labels = len(task.labels or ())
     refused = {
-        f"it needs data.format=labelled, not {config.data.format}": config.data.format != "labelled",
-        "sample.every must be null: nothing is written": config.sample.every is not None,
+        f"task.kind classes: it needs data.format=labelled, not {config.data.format}": config.data.format != "labelled",
+        "sample.every must be null for task.kind classes: nothing is written": config.sample.every is not None,
         "train.budget is for task.kind language": config.train.budget is not None,
         "eval.max_tokens is for task.kind language": config.eval.max_tokens is not None,
         "task.trains head needs train.init_from, whose features it reads": task.trains == "head"
@@ -75,5 +75,4 @@ def task_problem(config: "Config") -> str | None:
         and task.labels is not None
         and weights != n_labels,
     }
-    problem = next((problem for problem, is_so in refused.items() if is_so), None)
-    return problem if problem is None or problem.startswith("task.") else f"task.kind classes: {problem}"
+    return next((problem for problem, is_so in refused.items() if is_so), None)

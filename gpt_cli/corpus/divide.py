@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.corpus_text import count_characters
+from gpt_cli.corpus.record_errors import MissingKeyError
 from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.corpus.store import SplitStats, Tokens
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
@@ -81,7 +82,12 @@ def divide(
     digest = hashlib.sha256()
 
     def read_hashed(source: str) -> list[T]:
-        members = list(read(source))
+        try:
+            members = list(read(source))
+        except MissingKeyError as error:
+            if source != data.sources[0] and not error.is_of_line:
+                error.hint = f"{data.sources[0]} has the keys that are asked for: rename those of {source} in a copy"
+            raise
         if not members:
             raise UserError(f"{source} has no {kind}")
         for member in members:

@@ -62,16 +62,19 @@ def fit_config(
         chosen |= _ENCODER
 
     plan = {**chosen, **fixed}
-    row = plan["model.context_length"]
+    tokens_per_row, training_tokens = plan["model.context_length"], text.training_tokens
     if text.examples is not None:  # each in a row of its own
-        row = min(text.examples.mean, row)
-    tokens_per_step = max(1, round(plan["train.batch_size"] * row))
+        too_long = fixed.get("data.too_long") or ("cut" if classifies else "drop")
+        read = text.examples.read(plan["model.context_length"], cut=too_long == "cut")
+        training_tokens = sum(read)
+        tokens_per_row = training_tokens / len(read)
+    tokens_per_step = max(1, round(plan["train.batch_size"] * tokens_per_row))
     has_large_steps = tokens_per_step >= LARGE_STEP
     epoch_limit = (_EPOCHS_OF_LARGE_STEPS if has_large_steps else _EPOCHS) if base is None else _TUNING_EPOCHS
     step_limit = 3000 if has_gpu else 300 * min(max(cores, 2), 8)
-    chosen["train.steps"] = min(max(100, math.ceil(epoch_limit * text.training_tokens / tokens_per_step)), step_limit)
+    chosen["train.steps"] = min(max(100, math.ceil(epoch_limit * training_tokens / tokens_per_step)), step_limit)
     steps = fixed.get("train.steps", chosen["train.steps"])
-    epochs = steps * tokens_per_step / max(1.0, text.training_tokens)
+    epochs = steps * plan["train.batch_size"] * tokens_per_row / max(1.0, training_tokens)
     by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
     chosen |= regularization(epochs, tokens_per_step, chooses_decay=base is None and by_muon)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)

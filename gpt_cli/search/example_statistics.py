@@ -42,12 +42,15 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
     )
     kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
     per_token = estimate_bytes_per_token(beginning, {**values, **fixed}) if kind == "bpe" else 1.0
-    lengths = {
-        split: [len(text) if kind == "char" else len(text.encode()) / per_token for text in members]
-        for split, members in texts.items()
-    }
+
+    def count(text: str) -> float:
+        return len(text) if kind == "char" else len(text.encode()) / per_token
+
+    lengths = {split: list(map(count, members)) for split, members in texts.items()}
     tokens = {split: sum(of_split) for split, of_split in lengths.items()}
-    longest = max(map(max, lengths.values()))
+    unread = 0 if data.format == "labelled" else 1  # the last token of a completion is only predicted
+    read = {split: [length - unread for length in of_split] for split, of_split in lengths.items()}
+    longest = max(map(max, read.values())) * (_SPREAD if kind == "bpe" else 1.0)
     n = len({member.where for members in splits.values() for member in members})
     return TextStatistics(
         tokens=sum(tokens.values()),
@@ -57,7 +60,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
         tokenizer_reason=f"{_LEARNED[data.format].format(n=f'{n:,}', labels=n_labels)} {tokenizer_reason}",
         split_reason=_explain_split(data, len(texts["val"])),
         is_exact=kind != "bpe",
-        examples=ExampleLengths(tokens["train"] / len(texts["train"]), longest * (_SPREAD if kind == "bpe" else 1.0)),
+        examples=ExampleLengths(read["train"], [count(_first_prompt(one)) for one in splits["train"]], longest),
     )
 
 
@@ -67,6 +70,10 @@ def _divide(data: DataConfig) -> tuple[dict[Split, Sequence[TrainingExample | La
         return {**divide_examples(data, lambda _: None)[0]}, 0
     splits, _ = divide_labelled(data, lambda _: None)
     return {**splits}, len({text.label for text in splits["train"]})
+
+
+def _first_prompt(member: TrainingExample | LabelledText) -> str:
+    return member.turns[0][0] if isinstance(member, TrainingExample) else ""
 
 
 def _explain_split(data: DataConfig, n: int) -> str:

@@ -19,11 +19,28 @@ _SOURCE_KEYS = ("source", "weights", "encoding", "text_key", "val_source")  # ke
 
 @dataclass(frozen=True)
 class ExampleLengths:
-    """The lengths of pairs, chats or labelled texts, in tokens."""
+    """The lengths of pairs, chats or labelled texts, in tokens that a model reads: of a pair all but the last."""
 
-    mean: float
-    """Of those that train."""
+    training: Sequence[float]
+    """Of those of the training split."""
+    prompts: Sequence[float]
+    """Of these, before the first token that is learned."""
     longest: float
+    """Of all splits."""
+
+    @property
+    def mean(self) -> float:
+        """The mean length of those of the training split."""
+        return sum(self.training) / len(self.training)
+
+    def read(self, context_length: int, *, cut: bool) -> Sequence[float]:
+        """The tokens that are read of each that is trained on; longer ones are left out or, if they learn, `cut`.
+
+        All, if none fits.
+        """
+        lengths = zip(self.training, self.prompts, strict=True)
+        read = [min(n, context_length) for n, prompt in lengths if (prompt if cut else n) <= context_length]
+        return read or self.training
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpt_cli.config import dump_config, parse_config
 from gpt_cli.config.schema import Config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import UserError
 from gpt_cli.search.auto_config import fit_config
 from gpt_cli.search.source_format import measure_in_its_format
+from gpt_cli.training.example_batches import open_example_batches
+from gpt_cli.training.labelled_rows import with_labels
 
 WORDS = ["sun", "moon", "the sea", "in winter", "färben", "云"]
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map(" ".join)
@@ -62,7 +66,8 @@ def test_a_fitted_context_holds_every_example_and_the_tokens_are_those_that_are_
     config, reasons = fit(source, has_gpu, **values)
     corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=pytest.fail)
     splits = corpus.labelled if data_format == "labelled" else corpus.examples
-    assert all(members.lengths.max() <= config.model.context_length for members in splits.values())
+    unread = 0 if data_format == "labelled" else 1
+    assert all(members.lengths.max() - unread <= config.model.context_length for members in splits.values())
     assert (config.data.format, all(reasons)) == (data_format, True)
     fixed = {key.replace("__", "."): value for key, value in values.items()} | {"data.source": source}
     measured, _ = measure_in_its_format([source], fixed, fixed, has_gpu=has_gpu, progress=None)
@@ -117,6 +122,23 @@ def test_classes_are_fitted_with_an_encoder_that_writes_nothing(tmp_path: Path) 
     assert reasons[0].startswith("It learns the 2 labels of 60 texts (task.kind=classes). One token per byte: ")
     labelled, _ = fit(write(tmp_path / "x.jsonl", rows), data__format="labelled")
     assert labelled == config
+
+
+@pytest.mark.parametrize("data_format", ["pairs", "labelled"])
+@pytest.mark.parametrize("too_long", ["drop", "cut"])
+def test_the_plan_counts_the_examples_that_are_trained_on(tmp_path: Path, data_format: str, too_long: str) -> None:
+    rows = rows_of(data_format, [("sea " * (1 + n % 40), "sun") for n in range(300)])
+    values = {"task.kind": "classes"} if data_format == "labelled" else {"data.format": "pairs"}
+    values |= {"data.source": write(tmp_path / "x.jsonl", rows), "data.too_long": too_long}
+    values |= {"model.context_length": 64, "train.steps": 40}
+    config, reasons = fit_config(values, run_dir="runs/x", has_gpu=False, cores=2)
+    config = parse_config(dump_config(config), "x.yaml", [f"{key}={value}" for key, value in values.items()])
+    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=pytest.fail)
+    config = with_labels(config, corpus)
+    batches = open_example_batches(config, corpus, torch.device("cpu"), lambda _: None)
+    assert batches is not None
+    epochs = config.train.steps / batches.steps_per_epoch
+    assert f"all of them {epochs:.1f} times, in 40 steps" in reasons[3]
 
 
 def test_long_examples_have_few_rows_and_short_ones_many(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
             split: encode_examples(tokenizer, examples, data.completion_end) for split, examples in splits.items()
         }
     except UnknownCharacters as error:
-        of_template = not set(error.characters).isdisjoint(data.prompt_end + data.completion_end)
+        of_template = set(error.characters) <= set(data.prompt_end + data.completion_end)
         template_hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
         where, hint = (None, template_hint) if of_template else (error.where, VOCABULARY_HINT)
         raise RequestError(error.message, where=where, hint=hint) from error
