@@ -25,7 +25,8 @@ class OtherFormatError(UserError):
         self.as_text = (
             f"make each a text: jq -c '{{text: ([.{messages_key}[].content] | join(\"\\n\"))}}' CHATS > TEXTS.jsonl"
         )
-        self.hint = f"{join_overrides(self.examples)} trains on the answers; else {self.as_text}"
+        keys = join_overrides(self.examples)
+        self.hint = f"gpt train FILE trains on the answers ({keys}); else {self.as_text}"
 
     def blame_line(self, key: str) -> None:
         """Have the hint suggest nothing else: the lines before this one have a text under `key`."""

@@ -49,7 +49,7 @@ def measure_in_its_format(
         elif isinstance(error, MissingKeyError) and error.kind == "columns" and "messages" in error.available:
             error.advise(f"data.text_key={quote(error.candidate)} reads texts, data.format=chat reads chats in JSON")
         elif keys and "data.text_key" in requested:
-            error.hint = f"in place of data.text_key, {error.hint}"
+            error.hint = f"leave data.text_key out: {error.hint}"
         if not keys or {"data.format", "data.text_key"} & requested.keys():
             raise
         try:

@@ -369,7 +369,7 @@ def test_chats_are_trained_on_as_chats_unless_they_are_asked_for_as_texts(gpt_he
     outcome = gpt_here("train", "chats.jsonl", "data.text_key=messages", "run_dir=runs/other")
     assert outcome.rc == 1
     assert "this line is a chat of messages" in outcome.stderr
-    assert "hint: in place of data.text_key, data.format=chat trains on the answers" in outcome.stderr
+    assert "hint: leave data.text_key out: gpt train FILE trains on the answers (data.format=chat)" in outcome.stderr
     assert "; else make each a text: jq -c '{text: ([" in outcome.stderr
 
 

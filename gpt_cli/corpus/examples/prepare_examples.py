@@ -27,9 +27,11 @@ def prepare_examples(data: DataConfig, config: TokenizerConfig, note: Notify) ->
             split: encode_examples(tokenizer, examples, data.completion_end) for split, examples in splits.items()
         }
     except UnknownCharacters as error:
-        of_template = set(error.characters) <= set(data.prompt_end + data.completion_end)
-        template_hint = "data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has"
-        where, hint = (None, template_hint) if of_template else (error.where, VOCABULARY_HINT)
+        missing, template = set(error.characters), set(data.prompt_end + data.completion_end)
+        hints = [] if missing <= template else [VOCABULARY_HINT]
+        if missing & template:
+            hints.append("data.prompt_end=TEXT data.completion_end=TEXT choose a template of characters that it has")
+        where, hint = (error.where if missing - template else None), "; ".join(hints)
         raise RequestError(error.message, where=where, hint=hint) from error
     stats = {split: stats_of(examples, encoded[split]) for split, examples in splits.items()}
     return Prepared(tokenizer, encoded, stats, fingerprint)
