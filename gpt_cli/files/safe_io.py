@@ -200,7 +200,8 @@ def translate_os_errors(action: str, path: Path, needed: int | None = None) -> I
             raise _no_space(path, needed) from error
         if error.errno == errno.EDQUOT:  # free space on the disk does not help
             raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST) and (file := _file_above(path)) is not None:
+        needs_directory = error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and action == "create")
+        if needs_directory and (file := _file_above(path)) is not None:
             problem = f"cannot {action} {path}: {file} is a file, not a directory"
             raise DiskError(problem, hint="choose another name") from error
         reason = (error.strerror or str(error)).lower()
