@@ -15,11 +15,6 @@ from gpt_cli.search.text_statistics import ExampleLengths, TextStatistics
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token
 from gpt_cli.terminal.plural import plural
 
-_LEARNED = {
-    "chat": "It learns what the assistant says in {n} chats (data.format=chat).",
-    "pairs": "It learns the completions of {n} pairs (data.format=pairs).",
-    "labelled": "It learns the {labels} labels of {n} texts (task.kind=classes).",
-}
 _SPREAD = 1.3  # by which a single example may have more tokens for its bytes than all of them
 
 
@@ -57,7 +52,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
         training_tokens=tokens["train"],
         validation_tokens=tokens["val"],
         values=values,
-        tokenizer_reason=f"{_LEARNED[data.format].format(n=f'{n:,}', labels=n_labels)} {tokenizer_reason}",
+        tokenizer_reason=f"{_explain_task(data, n, n_labels)} {tokenizer_reason}",
         split_reason=_explain_split(data, len(texts["val"])),
         is_exact=kind != "bpe",
         examples=ExampleLengths(read["train"], [count(_first_prompt(one)) for one in splits["train"]], longest),
@@ -70,6 +65,15 @@ def _divide(data: DataConfig) -> tuple[dict[Split, Sequence[TrainingExample | La
         return {**divide_examples(data, lambda _: None)[0]}, 0
     splits, _ = divide_labelled(data, lambda _: None)
     return {**splits}, len({text.label for text in splits["train"]})
+
+
+def _explain_task(data: DataConfig, n: int, n_labels: int) -> str:
+    if data.format == "labelled":
+        return f"It learns the {n_labels} labels of {n:,} texts (task.kind=classes)."
+    learned = {"chat": "what the assistant says in", "pairs": "the completions of"}[data.format]
+    name = {"chat": "chats", "pairs": "pairs"}[data.format]
+    learned = "all of" if data.loss_on == "all" else learned
+    return f"It learns {learned} {n:,} {name} (data.format={data.format})."
 
 
 def _first_prompt(member: TrainingExample | LabelledText) -> str:
