@@ -56,9 +56,9 @@ class MissingKeyError(UserError):
         self.value = value
         candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
         self.candidates, self.candidate = candidates, next(iter(candidates), "")
-        value = quote(self.candidate)
+        name = quote(self.candidate)
         pairs = f", or {join_overrides(self.as_pairs())} for both" if self.pairs else ""
-        self.advise(f"choose one: --text-key {value} (data.text_key={value}{pairs})")
+        self.advise(f"choose one: --text-key {name} (data.text_key={name}{pairs})")
 
     @property
     def pairs(self) -> tuple[str, str] | None:
