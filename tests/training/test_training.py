@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 import torch
 
+from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.safe_io import DiskError
 from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.runtime.device import setup_runtime
-from gpt_cli.training import grad_scaler, loop, state
+from gpt_cli.training import grad_scaler, loop, state, training_samples
 from gpt_cli.training.grad_scaler import GradScaler
+from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.torch_engine import token_loss
@@ -327,6 +329,37 @@ def test_samples_and_metrics_are_files_anyone_can_read(tmp_path):
     last_metrics = read_metrics(Path(summary.run_dir))[-1]
     assert last_metrics["val_loss"] == summary.val_loss
     assert last_metrics["bpb"] == pytest.approx(summary.val_loss / math.log(2))
+
+
+@pytest.mark.parametrize("compiler", [True, False], ids=["a compiler", "no compiler"])
+@pytest.mark.parametrize(
+    ("change", "is_needed"),
+    [
+        ("seed=1", True),
+        ("sample.every=null", False),
+        ("runtime.engine=torch", False),
+        ("sample.typical_p=0.9", False),  # torch samples what the decoder does not support
+    ],
+)
+def test_the_decoder_of_samples_is_compiled_before_the_clock_starts(tmp_path, monkeypatch, change, is_needed, compiler):
+    events, is_native = [], False
+
+    def load_kernel(**_: Any) -> None:
+        events.append("decoder")
+        if not compiler:
+            raise KernelUnavailable("no C compiler")
+
+    def metrics_logger(*arguments: Any) -> MetricsLogger:
+        nonlocal is_native
+        is_native = arguments[3].is_native  # on a machine without a compiler no run is
+        events.append("clock")
+        return MetricsLogger(*arguments)
+
+    monkeypatch.setattr(training_samples, "load_kernel", load_kernel)
+    monkeypatch.setattr(loop, "MetricsLogger", metrics_logger)
+    summary = run(make_config(tmp_path, change))
+    assert summary.steps == 12
+    assert events == (["decoder", "clock"] if is_needed and is_native else ["clock"])
 
 
 def test_a_prompt_that_the_vocabulary_cannot_spell_is_told_before_training(tmp_path):
