@@ -15,6 +15,7 @@ from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.cpu.common.kernel import COMPILING
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.sizing import is_hidden_matrix, parameter_table
 from gpt_cli.runtime.device import Runtime, setup_runtime
@@ -179,14 +180,23 @@ def chosen_values(
 
 
 def explain_choice(
-    chosen: BudgetChoice, predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]], seconds: float
+    chosen: BudgetChoice,
+    predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None]],
+    seconds: float,
+    *,
+    is_predicted: bool,
 ) -> list[str]:
-    """Lines that explain the choice: the speed and the expected loss of each candidate."""
-    lines = [f"{seconds:,.0f} s to train in; measured here, with the loss that each would come to:"]
+    """Lines that explain the choice: the speed of each candidate, and its expected loss if `is_predicted`.
+
+    The law predicts characters of text; the losses of other tokens and of examples it only ranks.
+    """
+    outcomes = "with the loss that each would come to" if is_predicted else "the lowest loss is expected at ->"
+    lines = [f"{seconds:,.0f} s to train in; measured here, {outcomes}:"]
     for candidate, prediction in predictions:
-        outcome = (
-            "too slow" if prediction is None else f"{plural(prediction.steps, 'step')}, loss {prediction.loss:.2f}"
-        )
+        outcome = "too slow"
+        if prediction is not None:
+            loss = f", loss {prediction.loss:.2f}" if is_predicted else ""
+            outcome = f"{plural(prediction.steps, 'step')}{loss}"
         mark = "->" if candidate == chosen.candidate else "  "
         n_layer, _, n_embd = candidate.shape
         lines.append(
@@ -205,6 +215,13 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
     started = time.perf_counter()
     runtime = setup_runtime(config.runtime)
     measured: list[BudgetCandidate] = []
+    compiled: list[str] = []  # notes that the compiler is running
+
+    def listen(message: str) -> None:
+        if message.startswith(COMPILING):
+            compiled.append(message)
+        note(message)
+
     sizes = (len(corpus.train), min(len(corpus.val), config.eval.max_tokens or len(corpus.val)))
     stops_early = config.train.patience is not None or config.train.until_loss is not None
     eval_every = config.eval.every if "eval.every" in written else None
@@ -217,11 +234,11 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
     note(f"measuring how fast models of several sizes train here, for up to {max(1, round(seconds / 10)):,} s")
     candidates = _open_candidates(config, written, len(corpus.val), runtime.device.type)
     if runtime.device.type != "cpu":  # the first step on a GPU loads its libraries, which takes seconds
-        time_candidate(with_values(config, candidates[0]), corpus, runtime, note)
+        time_candidate(with_values(config, candidates[0]), corpus, runtime, listen)
     measuring = time.perf_counter()
     for ladder in candidates:
         try:
-            measured.append(time_candidate(with_values(config, ladder), corpus, runtime, note))
+            measured.append(time_candidate(with_values(config, ladder), corpus, runtime, listen))
         except (MemoryError, RuntimeError) as error:
             if not measured or not is_out_of_memory(error):
                 raise
@@ -231,8 +248,14 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
         if time.perf_counter() - measuring > seconds / 10 or are_worse:
             break  # those after take as long or longer; one alone may have been disturbed
     left, predictions = predict_all()
-    choice = best_choice(predictions, left)
-    note("\n".join(explain_choice(choice, predictions, left)))
+    try:
+        choice = best_choice(predictions, left)
+    except RequestError as error:
+        if compiled:
+            error.hint = f"start it again: this time it also compiled its C code, once on a machine; or {error.hint}"
+        raise
+    is_predicted = config.data.format == "text" and corpus.tokenizer.kind != "bpe"
+    note("\n".join(explain_choice(choice, predictions, left, is_predicted=is_predicted)))
     if choice.steps >= most_steps(choice.candidate, sizes[0]):
         note("it ends sooner: it would read the text so often that it learned it by heart")
     has_own = config.train.init_from is not None or config.recipe is not None or config.optim.name != "muon"

@@ -17,7 +17,8 @@ from gpt_cli.config import Config, DataConfig, TokenizerConfig, load_config, par
 from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import prepare_corpus
-from gpt_cli.errors import RequestError
+from gpt_cli.cpu.common.kernel import COMPILING
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.sizing import num_parameters
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.search import time_budget, timing
@@ -216,19 +217,32 @@ def test_too_little_time_is_told():
         pick([SMALL], 0.1, TEXT, VAL)
 
 
+@pytest.mark.parametrize("compiles", [True, False])
+def test_where_compiling_took_the_time_the_error_says_so(book, monkeypatch, capsys, compiles):
+    monkeypatch.chdir(book.parent)
+
+    def measure(config: Config, corpus: object, runtime: object, note: Notify) -> BudgetCandidate:
+        if compiles:
+            note(f"{COMPILING}train.c for this processor")
+        return BudgetCandidate((1, 2, 16), 8, 1, 10_000, 1e9)
+
+    monkeypatch.setattr(time_budget, "time_candidate", measure)
+    assert main(["train", "book.txt", "train.budget=10s", *CHEAP]) == 2
+    error = capsys.readouterr().err
+    assert ("start it again: this time it also compiled its C code, once on a machine" in error) == compiles
+    assert "train.budget=10m" in error
+
+
 def test_every_chosen_key_is_set_and_makes_a_valid_config():
     choice = pick([SMALL, MIDDLE, LARGE], 300, TEXT, VAL)
     values = chosen_values(choice, 300, TEXT)
     assert set(values) == set(CHOSEN)
     config = with_values(Config(), values)
     assert {key: get_key(config, key) for key in CHOSEN} == values
-    assert (
-        sum(
-            line.startswith("->")
-            for line in explain_choice(choice, predictions([SMALL, MIDDLE, LARGE], 300, TEXT, VAL), 300)
-        )
-        == 1
-    )
+    measured = predictions([SMALL, MIDDLE, LARGE], 300, TEXT, VAL)
+    for is_predicted in (True, False):
+        lines = explain_choice(choice, measured, 300, is_predicted=is_predicted)
+        assert sum(line.startswith("->") for line in lines) == 1
 
 
 @pytest.fixture
@@ -267,7 +281,7 @@ def pretend_to_measure(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
 
 
-def test_a_batch_of_a_bpe_has_half_as_many_tokens_as_one_of_characters(book, monkeypatch):
+def test_a_batch_of_a_bpe_has_half_as_many_tokens_as_one_of_characters(book, monkeypatch, capsys):
     monkeypatch.chdir(book.parent)
     measured = {}
     for kind in ("char", "bpe"):
@@ -276,6 +290,7 @@ def test_a_batch_of_a_bpe_has_half_as_many_tokens_as_one_of_characters(book, mon
         keys = [*CHEAP, f"tokenizer.kind={kind}", f"run_dir=runs/{kind}"]
         assert main(["train", "book.txt", "train.budget=1m", *keys, "--dry-run"]) == 0
         measured[kind] = [config.train.batch_size for config in measurements[:2]]
+        assert (", loss " in capsys.readouterr().err) == (kind == "char")  # the law is of characters
     assert [2 * batch for batch in measured["bpe"]] == measured["char"]
 
 
