@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from gpt_cli.config.yaml_subset import ParsedYaml
 
 ROLES = ("system", "user", "assistant")
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ESCAPED = frozenset('"\\\n\r\t\b\f')
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ class TurnTemplate:
     def from_jinja(cls, source: str) -> Self | None:
         """The template of which `source` is the `to_jinja`; None for any other."""
         try:
-            strings = [json.loads(string) for string in _JSON_STRING.findall(source)]
+            strings = [json.loads(string, strict=False) for string in _STRING.findall(source)]
         except ValueError:  # Jinja has escapes that JSON lacks
             return None
+        # Older exports escape all control characters.
+        source = _STRING.sub(lambda match: _jinja_string(json.loads(match[0], strict=False)), source)
         ends = [string for string in strings if string != ROLES[-1]][:2]
         candidates = [cls(kind, *ends) for kind in ("pairs", "chat")] if len(ends) == 2 and all(ends) else []
         return next((template for template in candidates if template.to_jinja() == source), None)
@@ -61,10 +64,7 @@ class TurnTemplate:
 
     def to_jinja(self) -> str:
         """The chat template of Transformers: it makes of messages the text that the model continues, or learns."""
-        begin, end, answer = (
-            json.dumps(text, ensure_ascii=False)  # Jinja reads the escapes that remain alike
-            for text in (self.prompt_end, self.completion_end, ROLES[-1])
-        )
+        begin, end, answer = map(_jinja_string, (self.prompt_end, self.completion_end, ROLES[-1]))
         if not self.is_chat:
             pair = f"{{{{ messages[-2]['content'] + {begin} + messages[-1]['content'] + {end} }}}}"
             prompt = f"{{{{ messages[-1]['content'] + {begin} }}}}"
@@ -72,6 +72,11 @@ class TurnTemplate:
         message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
         next_answer = f"{{% if add_generation_prompt %}}{{{{ {answer} + {begin} }}}}{{% endif %}}"
         return f"{{% for m in messages %}}{message}{{% endfor %}}{next_answer}"
+
+
+def _jinja_string(text: str) -> str:
+    """The literal of `text`, with no other escapes than llama.cpp's Jinja knows: it has no \\u0002."""
+    return "".join(('"', *(json.dumps(char)[1:-1] if char in _ESCAPED else char for char in text), '"'))
 
 
 def control_characters(*marks: str) -> set[str]:

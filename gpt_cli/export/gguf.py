@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, require_package
 from gpt_cli.export.architectures import GPT2, LLAMA, QWEN3
 from gpt_cli.export.layout import Layout, choose_layout
@@ -40,7 +41,7 @@ _UNUSED_MERGE = "ÿ ÿ"  # a merge of two bytes that UTF-8 never has: llama.cpp 
 _NORMAL, _CONTROL = 1, 3  # types of tokens
 _IS_ROTATED = re.compile(r"\.attn_[qk]\.")
 _TABLES = ("token_embd.weight", "output.weight")
-TOKENIZER_JSON = "tokenizer.huggingface.json"
+TOKENIZER_JSON, CHAT_TEMPLATE = "tokenizer.huggingface.json", "tokenizer.chat_template"
 
 
 def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -145,7 +146,7 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
         writer = gguf.GGUFWriter(path, layout.model_type)
         for key, value in model_keys(config, layout, len(vocabulary.tokens)).items():
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
-        for key, value in vocabulary.keys().items():
+        for key, value in (vocabulary.keys() | template_keys(TurnTemplate.of(run.config.data), run.tokenizer)).items():
             writers = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
             writers[type(value)](key, value)
         writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # for `gpt import`
@@ -203,6 +204,15 @@ def model_keys(config: ModelConfig, layout: Layout, vocab_size: int) -> dict[str
             "attention.value_length": config.head_dim,
         }
     return {f"{layout.model_type}.{key}": value for key, value in sizes.items()}
+
+
+def template_keys(template: TurnTemplate | None, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Metadata of a model of completions, by key: its chat template, and the end of an answer if that is one token."""
+    if template is None:
+        return {}
+    keys: dict[str, Any] = {CHAT_TEMPLATE: template.to_jinja()}
+    end = tokenizer.encode(template.completion_end).tolist()
+    return {**keys, "tokenizer.ggml.eot_token_id": end[0]} if len(end) == 1 else keys
 
 
 def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:

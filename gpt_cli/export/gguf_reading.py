@@ -14,8 +14,18 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.export.gguf import ARCHITECTURE, LAYOUTS, TOKENIZER_JSON, gguf_package, gguf_vocabulary, model_keys
+from gpt_cli.export.gguf import (
+    ARCHITECTURE,
+    CHAT_TEMPLATE,
+    LAYOUTS,
+    TOKENIZER_JSON,
+    gguf_package,
+    gguf_vocabulary,
+    model_keys,
+    template_keys,
+)
 from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import convert_tensors, create_imported
 from gpt_cli.export.layout import Layout
@@ -52,7 +62,7 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
             where=str(file),
             hint="copy it again, or write another: gpt export RUN model.gguf",
         ) from None
-    layout, model, tokenizer = _model(keys, tensor_types, str(file))
+    layout, model, tokenizer, template = _model(keys, tensor_types, str(file))
     for name, tensor_type in tensor_types.items():
         if tensor_type not in _LOSSLESS_TYPES:
             raise UserError(
@@ -61,9 +71,8 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
                 hint="import the file in f32, f16 or bf16 that it was made from",
             )
     tensors = {tensor.name: _values(gguf, tensor) for tensor in reader.tensors}
-    create_imported(
-        run_dir, model, tokenizer, _convert(layout, model, tokenizer, tensors, str(file)), str(file), layout
-    )
+    converted = _convert(layout, model, tokenizer, tensors, str(file))
+    create_imported(run_dir, model, tokenizer, converted, str(file), layout, template=template)
     return layout
 
 
@@ -76,8 +85,11 @@ def _values(gguf: Any, tensor: Any) -> Tensor:
 
 def _model(
     keys: Mapping[str, Any], tensor_types: Mapping[str, str], location: str
-) -> tuple[Layout, ModelConfig, Tokenizer]:
-    """The layout, model and tokenizer of the keys. Raises UserError, naming the key, unless they are as exported."""
+) -> tuple[Layout, ModelConfig, Tokenizer, TurnTemplate | None]:
+    """The layout, model, tokenizer and template of the keys.
+
+    Raises UserError, naming the key, unless they are as exported.
+    """
     architecture = keys.get(ARCHITECTURE)
     layout = next((layout for layout in LAYOUTS if layout.model_type == architecture), None)
     if layout is None:
@@ -93,7 +105,12 @@ def _model(
             f"{TOKENIZER_JSON} is no tokenizer of ours: {shorten(str(error), 200, placeholder=' ...')}", where=location
         ) from None
     model = _candidate(layout, keys, tensor_types, location)
-    expected: dict[str, Any] = {**model_keys(model, layout, len(vocabulary.tokens)), **vocabulary.keys()}
+    template = TurnTemplate.from_jinja(str(keys.get(CHAT_TEMPLATE, "")))
+    expected: dict[str, Any] = {
+        **model_keys(model, layout, len(vocabulary.tokens)),
+        **vocabulary.keys(),
+        **template_keys(template, tokenizer),
+    }
     for key, value in keys.items():
         if key in (ARCHITECTURE, TOKENIZER_JSON) or key in _NEUTRAL:
             continue
@@ -104,7 +121,7 @@ def _model(
             raise UserError(f"{key} is {value!r:.60}, and {ours!r:.60} in what `gpt export` writes", where=location)
     if missing := sorted(expected.keys() - keys.keys()):
         raise UserError(f"it does not say {missing[0]}", where=location)
-    return layout, model, tokenizer
+    return layout, model, tokenizer, template
 
 
 def _candidate(layout: Layout, keys: Mapping[str, Any], tensor_types: Mapping[str, str], location: str) -> ModelConfig:

@@ -55,7 +55,9 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "model.safetensors": safetensors.torch.save(tensors, {"format": "pt"}),
         "tokenizer.json": tokenizer_json(tokenizer).encode(),
         "tokenizer_config.json": _json(
-            tokenizer_config(tokenizer, model.context_length, run.config.tokenizer.allow_special)
+            tokenizer_config(
+                tokenizer, model.context_length, run.config.tokenizer.allow_special, is_padded=labels is not None
+            )
             | ({} if template is None else {"chat_template": template.to_jinja()})
         ),
         "README.md": model_card(run, layout.architecture).encode(),

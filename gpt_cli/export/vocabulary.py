@@ -34,14 +34,21 @@ def tokenizer_json(tokenizer: Tokenizer) -> str:
     return json.dumps({**fixed, "post_processor": None, **parts}, ensure_ascii=False, indent=2)
 
 
-def tokenizer_config(tokenizer: Tokenizer, context_length: int, allow_special: bool) -> dict[str, Any]:
-    """Contents of tokenizer_config.json; `allow_special`: special tokens in text are encoded as such."""
+def tokenizer_config(
+    tokenizer: Tokenizer, context_length: int, allow_special: bool, *, is_padded: bool = False
+) -> dict[str, Any]:
+    """Contents of tokenizer_config.json.
+
+    `allow_special`: special tokens in text are encoded as such. `is_padded`: the end of text, if there is one, pads the
+    shorter texts of a batch.
+    """
     eot = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context_length,
         "bos_token": eot,
         "eos_token": eot,
+        **({"pad_token": eot} if is_padded else {}),
         "clean_up_tokenization_spaces": False,
         "split_special_tokens": not allow_special,
     }

@@ -15,10 +15,12 @@ from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.import_hf import import_huggingface
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.load_model import LoadedRun, load_model
-from gpt_cli.tokenizer import ByteTokenizer
+from gpt_cli.tokenizer import ByteTokenizer, Tokenizer
+from tests.support.export_models import TOKENIZERS
 
 transformers = pytest.importorskip("transformers")
 
+BYTES = ByteTokenizer()
 LABELS = ["no", "yes", 'a "third" é']
 SIZES: dict[str, Any] = {"n_layer": 2, "n_head": 4, "n_embd": 32, "context_length": 16}
 LLAMA = {"position": "rope", "norm": "rmsnorm", "mlp": "swiglu", "qk_norm": False}
@@ -40,15 +42,15 @@ MODELS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def run_of(**model: Any) -> LoadedRun:
+def run_of(tokenizer: Tokenizer = BYTES, **model: Any) -> LoadedRun:
     task = TaskConfig(kind="classes", labels=LABELS)
     config = Config.model_validate({"task": task, "model": {**SIZES, **model}})
     torch.manual_seed(0)
-    network = SequenceClassifier(config.model, ByteTokenizer().vocab_size, task).eval()
+    network = SequenceClassifier(config.model, tokenizer.vocab_size, task).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    return LoadedRun(network, ByteTokenizer(), config, step=1, path=Path("run"), weights_sha256="0" * 64, state={})
+    return LoadedRun(network, tokenizer, config, step=1, path=Path("run"), weights_sha256="0" * 64, state={})
 
 
 def test_every_layout_that_has_classifiers_is_tried():
@@ -69,6 +71,20 @@ def test_transformers_computes_the_same_logits(architecture, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "pipeline_tag: text-classification" in card
     assert "AutoModelForSequenceClassification" in card
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_transformers_pads_a_batch_of_texts_without_changing_their_logits(architecture, tmp_path):
+    run = run_of(TOKENIZERS["bpe"], **MODELS[architecture])
+    export_huggingface(run, tmp_path / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    texts = ["quick", "The lazy dogs", "fox"]
+    with torch.no_grad():
+        logits = theirs(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+        for text, row in zip(texts, logits, strict=True):
+            tokens = torch.tensor([run.tokenizer.encode(text).tolist()])
+            torch.testing.assert_close(row[None], run.model(tokens), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", [*MODELS][:3])

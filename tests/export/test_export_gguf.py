@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
-from gpt_cli.config import TokenizerConfig
+from gpt_cli.config import DataConfig, TokenizerConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.export.gguf import export_gguf, gguf_vocabulary
 from gpt_cli.run.checkpoint import save
@@ -89,6 +89,25 @@ def test_llama_cpp_writes_the_same_greedy_text_in_each_precision(family, kind, d
     written = theirs("The quick", max_tokens=30, temperature=0.0, repeat_penalty=1.0)["choices"][0]["text"]
     assert written == greedy(run, "The quick", 30).replace("\ufffd", "")  # half a character is left out there
     assert len(written) >= 20
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_llama_cpp_answers_a_chat_as_gpt_does_and_ends_where_the_answer_does(kind, llama_cpp, tmp_path):
+    data = DataConfig(format="chat")
+    run = make_run({"context_length": 64}, TOKENIZERS[kind], data=data)
+    text = "user\x02The quick\x03assistant\x02brown fox\x03"
+    tokens = torch.tensor(run.tokenizer.encode(text).astype(np.int64))[None]
+    optimizer = torch.optim.AdamW(run.model.parameters(), lr=6e-3)
+    for _ in range(60):
+        optimizer.zero_grad()
+        cross_entropy(run.model(tokens[:, :-1]), tokens[:, 1:]).backward()
+        optimizer.step()
+    export_gguf(run, tmp_path / "model.gguf")
+    theirs = opened(llama_cpp, tmp_path / "model.gguf")
+    answer = theirs.create_chat_completion(
+        [{"role": "user", "content": "The quick"}], temperature=0.0, repeat_penalty=1.0, max_tokens=30
+    )["choices"][0]
+    assert (answer["message"]["content"], answer["finish_reason"]) == ("brown fox", "stop")
 
 
 @pytest.mark.parametrize("kind", KINDS)

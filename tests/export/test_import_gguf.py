@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from gpt_cli.cli.main import main
+from gpt_cli.config import DataConfig
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import UserError
 from gpt_cli.export.gguf import LAYOUTS, export_gguf
 from gpt_cli.export.gguf_reading import import_gguf
@@ -78,6 +80,33 @@ def test_what_was_quantized_is_refused_by_the_name_of_a_tensor(dtype, tmp_path):
     assert not (tmp_path / "back").exists()
 
 
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"format": "chat"},
+        {"format": "pairs", "completion_end": "\x04"},
+        {"format": "chat", "prompt_end": ": ", "completion_end": "\n--\n"},
+    ],
+    ids=["chat", "pairs", "an end of several tokens"],
+)
+def test_the_template_of_pairs_and_chats_comes_back_and_its_end_ends_an_answer(kind, data, tmp_path):
+    run = make_run({}, TOKENIZERS[kind], data=DataConfig(**data))
+    export_gguf(run, tmp_path / "model.gguf")
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    end = run.tokenizer.encode(run.config.data.completion_end).tolist()
+    eot = fields.get("tokenizer.ggml.eot_token_id")
+    assert (None if eot is None else eot.contents()) == (end[0] if len(end) == 1 else None)
+    template = TurnTemplate.of(run.config.data)
+    assert template is not None
+    assert fields["tokenizer.chat_template"].contents() == template.to_jinja()
+    back = imported(tmp_path / "model.gguf", tmp_path / "back")
+    assert TurnTemplate.of(back.config.data) == template
+    assert back.config.sample.stop == [data.get("completion_end", "\x03")]
+    export_gguf(back, tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "model.gguf").read_bytes()
+
+
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"general.architecture": "mamba"}, "general.architecture is 'mamba'"),
     "an unknown key": ({"qwen3.rope.scaling.factor": 2.0}, "it says qwen3.rope.scaling.factor"),
@@ -94,6 +123,8 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "width of nothing": ({"qwen3.embedding_length": 0}, "no model of ours"),
     "other ids": ({"tokenizer.ggml.bos_token_id": 3}, "tokenizer.ggml.bos_token_id is 3"),
     "begins with an id": ({"tokenizer.ggml.add_bos_token": True}, "tokenizer.ggml.add_bos_token is True"),
+    "a template of others": ({"tokenizer.chat_template": "{{ messages }}"}, "it says tokenizer.chat_template"),
+    "an end of no answers": ({"tokenizer.ggml.eot_token_id": 3}, "it says tokenizer.ggml.eot_token_id"),
     "another split": ({"tokenizer.ggml.pre": "llama-bpe"}, "tokenizer.ggml.pre is 'llama-bpe'"),
 }
 

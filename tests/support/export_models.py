@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig
+from gpt_cli.config import Config, DataConfig, ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
@@ -51,10 +51,17 @@ TOKENIZERS: dict[str, Tokenizer] = {
 }
 
 
-def make_run(options: dict[str, Any], tokenizer: Tokenizer, path: Path = Path("run/checkpoints/x")) -> LoadedRun:
+def make_run(
+    options: dict[str, Any],
+    tokenizer: Tokenizer,
+    path: Path = Path("run/checkpoints/x"),
+    *,
+    data: DataConfig | None = None,
+) -> LoadedRun:
     """An untrained model whose norms and biases are not at their beginnings."""
     torch.manual_seed(0)
-    config = Config(model=ModelConfig(**{**SMALL, **options}), sample=SampleConfig(prompt="The"))
+    sample = SampleConfig(prompt="The")
+    config = Config(model=ModelConfig(**{**SMALL, **options}), sample=sample, data=data or DataConfig())
     model = GPT(config.model, tokenizer.vocab_size).eval()
     for parameter in model.parameters():
         if parameter.dim() == 1:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import runpy
 import struct
 from pathlib import Path
@@ -423,6 +424,10 @@ def test_the_chat_template_of_an_export_makes_the_text_that_was_learned(tmp_path
     for ours in (template, pairs):
         assert TurnTemplate.from_jinja(ours.to_jinja()) == ours
         assert TurnTemplate.from_jinja(ours.to_jinja() + " ") is None
+        # llama.cpp's Jinja raises for other escapes
+        assert set(re.findall(r"\\(.)", ours.to_jinja().replace("\\\\", ""))) <= set("'\"bfnrtv")
+        older = ours.to_jinja().replace("\2", "\\u0002").replace("\3", "\\u0003")
+        assert TurnTemplate.from_jinja(older) == ours
 
 
 def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_path, monkeypatch, capsys):
