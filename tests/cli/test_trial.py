@@ -93,12 +93,16 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"number.jsonl": '{"prompt": "the king", "completion": 5}\n' * 40, "list.json": f"[{','.join(pairs)}]"}
         texts |= {"talks.csv": "messages\n" + "".join(f'"{n} hi"\n' for n in range(40))}
         texts |= {"nameless.yaml": 'data: {source: pairs.jsonl, format: pairs, completion_end: ""}\n'}
+        bye = '}, {"role": "user", "content": "bye"}]'
+        texts |= {"unanswered.jsonl": texts["talks.jsonl"].replace("}]", bye, 3)}
+        texts |= {"alike.csv": texts["moods.csv"].replace(",good", ", Good", 10)}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
             Path(name).write_bytes(text.encode())
         Path("folder").mkdir()
         Path("broken-link.txt").symlink_to("gone")
         Path("latin1.txt").write_bytes(BOOK.encode("latin-1"))
+        Path("utf16.txt").write_bytes("it is 7".encode("utf-16"))
         Path("binary.bin").write_bytes(bytes(range(256)) * 20)
         assert main(["tokenize", "book.txt", "--out", "store"]) == 0
         for run, kind, steps in (("bytes", "byte", 1), ("book", "char", 2)):

@@ -46,6 +46,9 @@ def classify(
         str | None,
         typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables. [default: the run's data.text_key]"),
     ] = None,
+    encoding: Annotated[
+        str | None, typer.Option(help="Of files and standard input. [default: the run's data.encoding; - is utf-8]")
+    ] = None,
     unknown: UnknownOption = "error",
     device: DeviceOption = "auto",
 ) -> None:
@@ -71,7 +74,9 @@ def classify(
     if text_key is not None:
         files = [text for text in texts if _is_file(text)]
         refuse_text_key(files or texts, text_key)
-    inputs = list(_read(texts, saved.config, text_key))
+    if encoding is not None and not any(text == "-" or _is_file(text) for text in texts):
+        raise RequestError("--encoding is of files and standard input: none is given")
+    inputs = list(_read(texts, saved.config, text_key, encoding))
     if not inputs:
         raise RequestError("there are no texts in what was given")
     classifier = TextClassifier.of(saved, device, note)
@@ -112,15 +117,17 @@ def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:
     print(verdict if alone or room < 10 else f"{verdict}  {shorten(escape_control_chars(text), room)}", flush=True)
 
 
-def _read(arguments: list[str], config: "Config", text_key: str | None) -> Iterator[tuple[str | None, str]]:
+def _read(
+    arguments: list[str], config: "Config", text_key: str | None, encoding: str | None
+) -> Iterator[tuple[str | None, str]]:
     """(its place in a file, the text) for the texts that the arguments are, or name; of files without empty ones."""
     from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.corpus.sources import read_documents
 
-    options = ReaderOptions(config.data.encoding, text_key or config.data.text_key)
+    options = ReaderOptions(encoding or config.data.encoding, text_key or config.data.text_key)
     for argument in arguments:
         if argument == "-":
-            for document in read_documents("-", note=note):
+            for document in read_documents("-", note=note, options=ReaderOptions(encoding or "utf-8")):
                 lines = enumerate(document.text.split("\n"), start=1)
                 texts = ((number, line.removesuffix("\r")) for number, line in lines if line.strip())
                 yield from ((f"{document.name}:{number}", text) for number, text in texts)

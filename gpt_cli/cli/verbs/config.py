@@ -126,10 +126,10 @@ def init(
         )
         raise RequestError(f"one TEXT at a time: {others[0]} is a second one", hint=hint)
 
-    if text is not None and output is not None:
-        refuse_overwriting(output, [text], "-o")
     path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
     printed = str(path) == "-"
+    if text is not None and output is not None and not printed:
+        refuse_overwriting(output, [text], "-o")
     with translate_os_errors("write", path):
         stands = not printed and path.exists()
     if stands and not force:

@@ -10,6 +10,7 @@ from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
 from gpt_cli.corpus.record_errors import MissingKeyError
 from gpt_cli.corpus.sources import find_files, how_to_make_lines
 from gpt_cli.errors import Notify, RequestError
+from gpt_cli.terminal.plural import plural
 
 EXAMPLE_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
@@ -25,8 +26,14 @@ def read_examples(source: str, data: DataConfig, note: Notify) -> Iterator[Train
     location, for an example without a completion.
     """
     if data.format == "chat":
+        unanswered = 0
         for location, messages in _column(source, "messages_key", data, note):
-            yield make_chat(location, messages, data)
+            chat = make_chat(location, messages, data)
+            unanswered += chat.unanswered
+            yield chat
+        if unanswered:
+            chats = f"{plural(unanswered, 'chat')} {'ends' if unanswered == 1 else 'end'}"
+            note(f"{source}: {chats} without an answer; what comes after the last answer is left out")
         return
     prompts = dict(_column(source, "prompt_key", data, note))
     completions = dict(_column(source, "completion_key", data, lambda _: None))

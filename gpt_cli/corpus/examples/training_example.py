@@ -29,6 +29,8 @@ class TrainingExample:
     where: str
     """Its location (`file:line`), for messages."""
     turns: tuple[tuple[str, str], ...]
+    unanswered: bool = False
+    """Messages after the last of the assistant were left out."""
 
     @property
     def context(self) -> str:
@@ -76,7 +78,7 @@ def make_chat(location: str, messages: str, data: DataConfig) -> TrainingExample
             where=location,
             hint="leave such examples out",
         )
-    return TrainingExample(location, tuple(turns))
+    return TrainingExample(location, tuple(turns), unanswered=bool(prompt))
 
 
 def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:

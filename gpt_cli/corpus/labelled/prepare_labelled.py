@@ -68,6 +68,8 @@ def divide_labelled(data: DataConfig, note: Notify) -> tuple[dict[Split, list[La
     for text in splits["val"]:
         if text.label not in labels:
             raise UserError(f"the label '{_escaped_label(text)}' is of no text that trains", where=text.where)
+    if alike := _alike_labels(labels):
+        note(f"{' and '.join(map(repr, alike))} are different labels, which differ only in spaces or capitals")
     return splits, fingerprint
 
 
@@ -105,6 +107,14 @@ def assign_by_label(
         for rank, (_, numbers) in enumerate(groups[: tests + validates]):
             units[numbers] = 2 if rank < tests else 1
     return units
+
+
+def _alike_labels(labels: Iterable[str]) -> list[str]:
+    """The first labels, by name, that differ only in spaces or capitals."""
+    alike: dict[str, list[str]] = {}
+    for label in sorted(labels):
+        alike.setdefault("".join(label.split()).casefold(), []).append(label)
+    return next((group for group in alike.values() if len(group) > 1), [])
 
 
 def learn_from_labelled(splits: dict[Split, list[LabelledText]], config: TokenizerConfig, note: Notify) -> Tokenizer:
