@@ -58,9 +58,14 @@ class TurnTemplate:
         """True if it learned turns that follow each other; else each prompt stands alone."""
         return self.format == "chat"
 
-    def system(self, text: str) -> str:
-        """The message of the system, before all turns."""
-        return f"{ROLES[0]}{self.prompt_end}{text}{self.completion_end}"
+    def message(self, role: str, text: str) -> str:
+        """A message of a chat."""
+        return f"{role}{self.prompt_end}{text}{self.completion_end}"
+
+    @property
+    def answer_start(self) -> str:
+        """The text of a chat after which the model answers."""
+        return f"{ROLES[-1]}{self.prompt_end}"
 
     def to_jinja(self) -> str:
         """The chat template of Transformers: it makes of messages the text that the model continues, or learns."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpt_cli.config.template import TurnTemplate, refuse_marks
+from gpt_cli.config.template import ROLES, TurnTemplate, refuse_marks
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.tokenizer import Tokenizer
 
@@ -32,8 +32,8 @@ class Conversation:
     The model sees at most the last `context_length` tokens. With a prefix or a suffix the oldest turns are dropped
     whole, except the last; without, the beginning of the text is dropped. The tokens dropped are not kept in memory.
     With a `template`, that of a run trained on pairs or chats, its end follows each answer, and after training on pairs
-    only the last turn is seen. `head`, the tokens of what the system says, comes before all turns and is not dropped,
-    but for the beginning of one that is longer than half of the context.
+    only the last turn is seen. `head`, the tokens of what the system says, at most half of the context, comes before
+    all turns and is not dropped.
     """
 
     def __init__(
@@ -48,10 +48,11 @@ class Conversation:
         self.turns: list[Turn] = []
         """The transcript: all turns."""
         self._tokenizer = tokenizer
-        self._head = list(head)[-max(1, context_length // 2) :] if head else []
+        self._head = list(head)
         self._context = context_length - len(self._head)  # that of the turns
         self._prefix, self._suffix = prefix, suffix
         self._separator = "" if template is not None or tokenizer.unknown_characters("\n") else "\n"
+        self._template = template
         self._end = "" if template is None else template.completion_end
         self._single_turn = template is not None and not template.is_chat
         self._seen: list[list[int]] = []  # tokens of the turns that are not dropped
@@ -61,11 +62,31 @@ class Conversation:
 
     def say(self, user_text: str) -> ContextWindow:
         """Add the user's turn. Raises RequestError, also for unknown characters, with nothing changed."""
-        refuse_marks(user_text, self._prefix, self._suffix)
-        if self._tokenizer.unk_id is None and self._tokenizer.unknown_characters(user_text):
-            self._tokenizer.encode(user_text)  # raises, with its place in the user's text
+        self._check(user_text)
         begins_line = not self.text or self.text.endswith("\n")
         text = ("" if begins_line else self._separator) + self._prefix + user_text + self._suffix
+        return self._add(text, user_text)
+
+    def say_messages(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
+        """Add (role, text) messages between two answers, in their order: for a template of chats. Raises as `say`."""
+        template = self._template
+        assert template is not None
+        for _, content in messages:
+            self._check(content)
+        text = "".join(template.message(role, content) for role, content in messages[:-1])
+        for role, content in messages[-1:]:
+            is_user = role == ROLES[1]  # whose last message a config may spell in its own way
+            text += self._prefix + content + self._suffix if is_user else template.message(role, content)
+        if [role for role, _ in messages[-1:]] != [ROLES[1]]:
+            text += template.answer_start
+        return self._add(text, None)
+
+    def _check(self, text: str) -> None:
+        refuse_marks(text, self._prefix, self._suffix)
+        if self._tokenizer.unk_id is None and self._tokenizer.unknown_characters(text):
+            self._tokenizer.encode(text)  # raises, with its place in the user's text
+
+    def _add(self, text: str, user_text: str | None) -> ContextWindow:
         tokens = encode_prompt(self._tokenizer, text)
         if self._single_turn:
             self._seen.clear()

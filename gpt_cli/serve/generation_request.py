@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config.template import TurnTemplate, refuse_marks
@@ -160,36 +161,68 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt
 def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
     """The messages in the chat template of `gpt chat`, as tokens: see docs/howto/serve.md.
 
-    A turn is `sample.prefix` of the run's config, the user's message, `sample.suffix`, and the assistant's message, on
-    a line of its own. System messages are lines before the turns. Raises ApiError.
+    Of a run that learned chats each message has its role, in their order. Else a turn is `sample.prefix` of the run's
+    config, the user's message, `sample.suffix`, and the assistant's message, on a line of its own, and system messages
+    are lines before the turns. Raises ApiError.
     """
     template = TurnTemplate.of(model.config.data)
-    system = [message.text for message in messages if message.role in ("system", "developer")]
-    prefix, suffix = model.defaults.prefix, model.defaults.suffix
-    turns: list[int] = []
+    spelled = [("system" if one.role == "developer" else one.role, one.text) for one in messages]
     try:
         if template is not None and template.is_chat:
-            for text in system:
-                refuse_marks(text, prefix, suffix)
-            head = [token for text in system for token in encode(model, template.system(text), "messages")]
-        else:
-            newline = "" if model.tokenizer.unknown_characters("\n") else "\n"
-            head = encode(model, "".join(text + newline for text in system), "messages") if system else []
-        conversation = Conversation(model.tokenizer, model.context_length, prefix, suffix, template, head)
-        for message in messages:
-            if message.role in ("system", "developer"):
-                continue
-            if message.role == "user":
-                turns = conversation.say(message.text).tokens
-            else:
-                if not conversation.text:
-                    conversation.continue_()
-                conversation.answer(message.text, 0)
-        if messages[-1].role != "user":
-            turns = conversation.continue_().tokens
+            return _encode_learned_chat(model, spelled, template)
+        return _encode_turns(model, spelled, template)
     except UserError as error:
         raise ApiError(400, error.message, param="messages", code="unknown_characters") from None
-    return turns
+
+
+def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate) -> list[int]:
+    prefix, suffix = model.defaults.prefix, model.defaults.suffix
+    system = list(takewhile(lambda message: message[0] == "system", messages))
+    for _, text in system:
+        refuse_marks(text, prefix, suffix)
+    head = [token for message in system for token in encode(model, template.message(*message), "messages")]
+    conversation = Conversation(
+        model.tokenizer, model.context_length, prefix, suffix, template, _checked_head(model, head)
+    )
+    unanswered: list[tuple[str, str]] = []
+    for role, text in messages[len(system) :]:
+        if role == "assistant":
+            conversation.say_messages(unanswered)
+            conversation.answer(text, 0)
+            unanswered = []
+        else:
+            unanswered.append((role, text))
+    return conversation.say_messages(unanswered).tokens
+
+
+def _encode_turns(model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate | None) -> list[int]:
+    newline = "" if model.tokenizer.unknown_characters("\n") else "\n"
+    system = [text for role, text in messages if role == "system"]
+    head = encode(model, "".join(text + newline for text in system), "messages") if system else []
+    prefix, suffix = model.defaults.prefix, model.defaults.suffix
+    conversation = Conversation(
+        model.tokenizer, model.context_length, prefix, suffix, template, _checked_head(model, head)
+    )
+    turns: list[int] = []
+    for role, text in messages:
+        if role == "user":
+            turns = conversation.say(text).tokens
+        elif role == "assistant":
+            if not conversation.text:
+                conversation.continue_()
+            conversation.answer(text, 0)
+    return turns if messages[-1][0] == "user" else conversation.continue_().tokens
+
+
+def _checked_head(model: ServedModel, head: list[int]) -> list[int]:
+    """`head`, the tokens of what the system says. Raises ApiError if they leave the turns too little room."""
+    if len(head) > max(1, model.context_length // 2):
+        message = (
+            f"messages: what the system says has {len(head):,} tokens,"
+            f" more than half of the context of {model.context_length:,}"
+        )
+        raise ApiError(400, message, param="messages", code="context_length_exceeded")
+    return head
 
 
 def _check_limit(name: str, value: int, limit: int, param: str | None = None) -> None:

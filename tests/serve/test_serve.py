@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
+from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
@@ -25,7 +27,7 @@ from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
 from gpt_cli.tokenizer import CharTokenizer
 from gpt_cli.tokenizer.trainer import train_tokenizer
-from tests.support.live_server import LETTERS, Client, make_run, serving
+from tests.support.live_server import LETTERS, SHAPE, Client, make_run, serving
 
 ENGINES = ["native", "torch"]
 
@@ -251,6 +253,34 @@ def test_a_chat_with_a_run_that_learned_chats_or_pairs_is_in_its_template(tmp_pa
     assert status == 400
     assert "role" in refusal["error"]["message"]
     assert "assistant" in refusal["error"]["message"]
+
+
+@pytest.mark.parametrize("roles", ["uu", "usu", "uaau", "au", "s", "ua", "suau", "ssu", "ud", "a"])
+def test_the_messages_of_a_learned_chat_are_those_of_its_exported_template_in_any_order(
+    tmp_path: Path, roles: str
+) -> None:
+    data = {"format": "chat", "prompt_end": "|", "completion_end": "."}
+    make_run(tmp_path / "run", data=data, shape=SHAPE.model_copy(update={"context_length": 200}))
+    names = {"u": "user", "s": "system", "a": "assistant", "d": "developer"}
+    messages = [{"role": names[role], "content": f"{role}{n}"} for n, role in enumerate(roles)]
+    learned = [{**one, "role": one["role"].replace("developer", "system")} for one in messages]
+    source = TurnTemplate("chat", "|", ".").to_jinja()
+    expected = ImmutableSandboxedEnvironment().from_string(source).render(messages=learned, add_generation_prompt=True)
+    params: dict[str, Any] = {"model": "run", "seed": 4, "max_tokens": 12}
+    with serving(tmp_path) as client:
+        answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]
+        assert answer["usage"]["prompt_tokens"] == len(expected)
+        assert answer["choices"][0]["message"]["content"] == client.text(prompt=expected, **params)
+
+
+@pytest.mark.parametrize("form", ["chat", "pairs", "text"])
+def test_a_system_message_of_more_than_half_of_the_context_is_refused(tmp_path: Path, form: str) -> None:
+    make_run(tmp_path / "run", data={"format": form})
+    messages = [{"role": "system", "content": "be brief, be brief"}, {"role": "user", "content": "c"}]
+    with serving(tmp_path) as client:
+        status, answer = client.ask("/v1/chat/completions", model="run", messages=messages)
+    assert (status, answer["error"]["param"]) == (400, "messages")
+    assert "more than half of the context of 20" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("form", ["chat", "pairs"])

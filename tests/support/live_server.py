@@ -29,14 +29,19 @@ LETTERS = CharTokenizer("\n abcdefghijklmnopqrstuvwxyz:")
 
 
 def make_run(
-    path: Path, tokenizer: Tokenizer | None = None, seed: int = 0, data: dict[str, Any] | None = None, **sample: Any
+    path: Path,
+    tokenizer: Tokenizer | None = None,
+    seed: int = 0,
+    data: dict[str, Any] | None = None,
+    shape: ModelConfig = SHAPE,
+    **sample: Any,
 ) -> Path:
     """A run with an untrained model, as if it had learned from `data`."""
     vocabulary = tokenizer or ByteTokenizer()
     defaults = SampleConfig(**{"max_new_tokens": 24, "temperature": 1.0, **sample})
-    config = Config(model=SHAPE, sample=defaults, data=DataConfig(**data or {}), run_dir=str(path))
+    config = Config(model=shape, sample=defaults, data=DataConfig(**data or {}), run_dir=str(path))
     torch.manual_seed(seed)
-    create_imported_run(config, vocabulary, GPT(SHAPE, vocabulary.vocab_size).state_dict(), "nowhere")
+    create_imported_run(config, vocabulary, GPT(shape, vocabulary.vocab_size).state_dict(), "nowhere")
     return path
 
 

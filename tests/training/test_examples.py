@@ -230,7 +230,7 @@ def test_of_a_chat_what_the_assistant_says_counts_and_a_conversation_is_spelt_al
     talk.say("Hallo?")
     talk.answer("Ja.", 0)
     head = corpus.tokenizer.decode(ids).partition("\x03")[0] + "\x03"
-    assert head == template.system(head.removeprefix("system\x02").removesuffix("\x03"))
+    assert head == template.message("system", head.removeprefix("system\x02").removesuffix("\x03"))
     assert head + corpus.tokenizer.decode(talk.say("Gut.").tokens) == corpus.tokenizer.decode(examples.last_turn(0)[0])
 
 

@@ -92,7 +92,7 @@ def _system_tokens(
         raise RequestError("--system is for a run that learned chats (data.format=chat)", hint=hint)
     refuse_unknown(tokenizer, {"--system": system})
     refuse_marks(system, template.prompt_end, template.completion_end)
-    tokens: list[int] = tokenizer.encode(template.system(system)).tolist()
+    tokens: list[int] = tokenizer.encode(template.message("system", system)).tolist()
     if len(tokens) > context_length // 2:
         raise RequestError(f"--system has {len(tokens):,} tokens, more than half of the context of {context_length:,}")
     return tokens
