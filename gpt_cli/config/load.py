@@ -168,6 +168,8 @@ def _for_a_text(path: Path) -> str:
 
 def _nearby(path: Path) -> str:
     """The way out when there is no file `path`: one with a similar name, or a new one."""
+    if path.is_symlink():
+        return f"it is a link to {os.readlink(path)}, where there is no file"
     folders = (path.parent / "configs", path.parent)  # of two with one name the nearer
     names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     if close := get_close_matches(path.stem, names, 1):

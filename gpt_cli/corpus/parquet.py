@@ -14,6 +14,7 @@ from typing import IO, Any
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
 from gpt_cli.corpus.records import LONGEST_RECORD, Stream, check_empty_records, find_column
 from gpt_cli.errors import Notify, UserError, first_line, require_package
+from gpt_cli.files.output_path import free_name
 from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
@@ -50,7 +51,7 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
             table = parquet.ParquetFile(
                 stream, buffer_size=CHUNK, pre_buffer=False, thrift_container_size_limit=_MAX_ROW_GROUPS
             )
-            find_column(str(path), key, list(table.schema_arrow.names))
+            _require_column(path, key, table.schema_arrow, arrow.types)
             column_type = table.schema_arrow.field(key).type
             is_number = numbers and arrow.types.is_integer(column_type)
             if not (is_number or arrow.types.is_string(column_type) or arrow.types.is_large_string(column_type)):
@@ -78,6 +79,19 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
         raise _damage_error(path, first_line(error)[:200]) from error
 
 
+def _require_column(path: Path, key: str, schema: Any, types: Any) -> None:
+    """Raise as `find_column` does; UserError, with the way out, where the texts seem to be in a nested column."""
+    kinds = {name: schema.field(name).type for name in set(schema.names) if schema.names.count(name) == 1}
+    nested = sorted((name for name in kinds if types.is_nested(kinds[name])), key=lambda name: name != "messages")
+    has_text = any(types.is_string(kind) or types.is_large_string(kind) for kind in kinds.values())
+    if key not in schema.names and nested and (nested[0] == "messages" or not has_text):
+        raise UserError(
+            f"{path} has no column '{key}', and '{nested[0]}' holds {shorten(str(kinds[nested[0]]), 100)}, not text",
+            hint=_as_lines(path),
+        )
+    find_column(str(path), key, list(schema.names))
+
+
 def _is_text_in_json(types: Any, column_type: Any, labels: bool) -> bool:
     """True for a column that JSON lines may hold as it is read: nested messages, categories, and labels of a bit."""
     return bool(
@@ -89,7 +103,7 @@ def _as_lines(path: Path) -> str:
     program = (
         f"import json, pyarrow.parquet as p; [print(json.dumps(r)) for r in p.read_table({str(path)!r}).to_pylist()]"
     )
-    return f"write it as JSON lines: python -c {quote(program)} > {quote(path.stem)}.jsonl"
+    return f"write it as JSON lines: python -c {quote(program)} > {quote(str(free_name(path.stem, '.jsonl')))}"
 
 
 def _documents(path: Path, key: str, arrays: Iterator[Any], limit: "_ExpansionLimit", note: Notify) -> Iterator[Stream]:

@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gpt_cli.corpus.compression import expand, is_compressed
 from gpt_cli.corpus.record_errors import MissingKeyError
 from gpt_cli.corpus.records import parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
+from gpt_cli.files.safe_io import format_size
 
 _LIMIT = 1 << 28  # bytes
 
@@ -20,9 +22,10 @@ def file_name(path: Path) -> str:
 
 
 def read_small_file(path: Path, description: str = "this") -> str:
-    """The text of a file, or of standard input for `-`. Raises RequestError if it is missing, a directory or not UTF-8.
+    """The text of a file, decompressed as its suffix says, or of standard input for `-`.
 
-    `description` names the file in that message.
+    Raises RequestError if it is missing, a directory, too large or not UTF-8, and UserError for damaged compression.
+    `description` names the file in the message.
     """
     if str(path) == "-":
         if sys.stdin is None:
@@ -31,7 +34,7 @@ def read_small_file(path: Path, description: str = "this") -> str:
     elif path.is_dir():
         raise RequestError(f"{path} is a directory, not a file")
     elif path.exists():
-        data = read_file(path, _LIMIT)
+        data = _expand(path) if is_compressed(path) else read_file(path, _LIMIT)
     else:
         raise RequestError(f"there is no file {path}")
     try:
@@ -39,7 +42,17 @@ def read_small_file(path: Path, description: str = "this") -> str:
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         message = f"{description} is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
-        raise RequestError(message, where=file_name(path)) from None
+        hint = "write it anew as UTF-8, for instance with iconv"
+        raise RequestError(message, where=file_name(path), hint=hint) from None
+
+
+def _expand(path: Path) -> bytes:
+    pieces: list[bytes] = []
+    for piece in expand(path):
+        pieces.append(piece)
+        if sum(map(len, pieces)) > _LIMIT:
+            raise RequestError(f"{path} expands to more than {format_size(_LIMIT)}")
+    return b"".join(pieces)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from gpt_cli.corpus.records import Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import list_directory
+from gpt_cli.files.output_path import free_name
 from gpt_cli.files.safe_io import CHUNK, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
@@ -135,7 +136,7 @@ def _note_raw_tables(paths: list[Path], note: Notify) -> None:
 
 def how_to_make_lines(file: Path) -> str:
     """The command that makes JSON lines of a JSON list."""
-    return f"jq -c '.[]' {quote(str(file))} > {quote(file.stem)}.jsonl"
+    return f"jq -c '.[]' {quote(str(file))} > {quote(str(free_name(file.stem, '.jsonl')))}"
 
 
 def standard_input() -> Iterator[bytes]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpt_cli.corpus.readers import inner_suffix
 from gpt_cli.corpus.record_errors import MissingKeyError
 from gpt_cli.corpus.records import find_column, read_rows
 from gpt_cli.corpus.small_file import file_name, json_objects, numbered_lines, read_small_file
 from gpt_cli.errors import RequestError, UserError
 
+_OTHER_TABLES = (".tsv", ".json", ".parquet")
 ExamplesFormat = Literal["auto", "csv", "jsonl", "lines"]
 
 
@@ -27,11 +29,19 @@ def read_texts_to_classify(path: Path, format_: ExamplesFormat, text_key: str, l
     """The examples of a file, or of standard input for `-`; the format auto is by suffix, else plain lines.
 
     CSV begins with a header row. `label_key` None: the column `label`, if there is one. Raises RequestError for a file
-    that is missing or not UTF-8, and for a key of plain lines, and UserError for one that is not of the format.
+    that is missing, not UTF-8 or, by its suffix, of another format, and for a key of plain lines, and UserError for one
+    that is not of the format.
     """
-    name, text = file_name(path), read_small_file(path)
+    name, suffix = file_name(path), inner_suffix(path)
+    if format_ == "auto" and suffix in _OTHER_TABLES:
+        advice = "write it as CSV or JSON lines"
+        raise RequestError(
+            f"{name} is not CSV, JSON lines or a text a line",
+            hint=advice if suffix == ".parquet" else f"{advice}; --format lines takes each line for a text",
+        )
+    text = read_small_file(path)
     if format_ == "auto":
-        format_ = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(path.suffix.lower(), "lines")  # type: ignore[assignment]
+        format_ = {".csv": "csv", ".jsonl": "jsonl"}.get(suffix, "lines")  # type: ignore[assignment]
     if format_ == "lines" and (label_key is not None or text_key != "text"):
         option = "--text-key" if label_key is None else "--label-key"
         raise RequestError(f"{option} is for CSV and JSON lines", hint="say which with --format")

@@ -47,6 +47,12 @@ def require_writable(output: Path, option: str | None = "-o") -> None:
         raise DiskError(f"cannot write {output}: {why_closed(output.parent)}", hint=another)
 
 
+def free_name(stem: str, suffix: str) -> Path:
+    """A name in the current folder of which there is nothing yet, for a command that writes there: `stem` if it can."""
+    names = (Path(f"{stem}{number}{suffix}") for number in ("", *(f"-{n}" for n in range(2, 1000))))
+    return next((name for name in names if not os.path.lexists(name)), Path(f"{stem}-1000{suffix}"))
+
+
 def why_closed(folder: Path) -> str:
     """The reason, in words, why nothing may be written into `folder`."""
     is_read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY

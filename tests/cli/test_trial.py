@@ -1,5 +1,6 @@
 """The first week of somebody else: each command of `trial.txt` ends with its code and says what it should."""
 
+import gzip
 import io
 import json
 import re
@@ -95,6 +96,11 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"nameless.yaml": 'data: {source: pairs.jsonl, format: pairs, completion_end: ""}\n'}
         bye = '}, {"role": "user", "content": "bye"}]'
         texts |= {"unanswered.jsonl": texts["talks.jsonl"].replace("}]", bye, 3)}
+        texts |= {
+            "moods.tsv": texts["moods.csv"].replace(",", "\t"),
+            "kept.json": texts["list.json"],
+            "kept.jsonl": "{}\n",
+        }
         texts |= {"alike.csv": texts["moods.csv"].replace(",good", ", Good", 10)}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)
@@ -102,6 +108,8 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("folder").mkdir()
         Path("broken-link.txt").symlink_to("gone")
         Path("latin1.txt").write_bytes(BOOK.encode("latin-1"))
+        Path("dangling.yaml").symlink_to("nothing.yaml")
+        Path("moods.csv.gz").write_bytes(gzip.compress(Path("moods.csv").read_bytes()))
         Path("utf16.txt").write_bytes("it is 7".encode("utf-16"))
         Path("binary.bin").write_bytes(bytes(range(256)) * 20)
         assert main(["tokenize", "book.txt", "--out", "store"]) == 0

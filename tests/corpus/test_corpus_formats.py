@@ -1,6 +1,7 @@
 """Tables, encodings and the hub: a document a row, any encoding by its name, the network only when asked."""
 
 import json
+import shlex
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt_cli.cli.main import main
 from gpt_cli.corpus import hub, records
 from gpt_cli.corpus.decoding import decode
 from gpt_cli.corpus.readers import ReaderOptions
@@ -148,6 +150,24 @@ def test_a_parquet_file_without_rows_has_no_documents_and_is_not_damaged(tmp_pat
 
     format.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "x.parquet")
     assert texts(tmp_path / "x.parquet") == []
+
+
+def test_nested_chats_in_parquet_have_a_hint_that_makes_lines_of_them_beside_files_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as format
+
+    monkeypatch.chdir(tmp_path)
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    format.write_table(arrow.table({"id": ["a", "b"], "messages": [messages] * 2}), "chats.parquet")
+    Path("chats.jsonl").write_text("mine", encoding="utf-8")
+    assert main(["train", "chats.parquet"]) == 1
+    hint = capsys.readouterr().err.partition("hint: write it as JSON lines: ")[2].strip()
+    python, _, code, _, target = shlex.split(hint)
+    assert (python, target) == ("python", "chats-2.jsonl")
+    lines = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert [json.loads(line)["messages"] for line in lines.splitlines()] == [messages] * 2
 
 
 def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:

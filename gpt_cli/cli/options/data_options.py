@@ -102,8 +102,11 @@ def refuse_run(source: str) -> None:
     run = Path(source)
     if "\0" in source or not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
         return
-    texts, tokenizer = join(load_config(run / "config.yaml").data.sources), quote(str(run / "tokenizer.json"))
-    raise RequestError(f"{source} is a run, not text", hint=f"its text is {texts}; its tokenizer, {tokenizer}")
+    data, tokenizer = load_config(run / "config.yaml").data, quote(str(run / "tokenizer.json"))
+    kinds = {"chat": "chats", "pairs": "pairs", "labelled": "labelled texts"}
+    learned = f"it learned the {kinds[data.format]} of" if data.format in kinds else "its text is"
+    hint = f"{learned} {join(data.sources)}; its tokenizer, {tokenizer}"
+    raise RequestError(f"{source} is a run, not text", hint=hint)
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:
