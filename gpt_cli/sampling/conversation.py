@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpt_cli.config.template import ROLES, TurnTemplate, refuse_marks
+from gpt_cli.config.template import TurnTemplate, refuse_marks
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.tokenizer import Tokenizer
 
@@ -73,12 +73,9 @@ class Conversation:
         assert template is not None
         for _, content in messages:
             self._check(content)
-        text = "".join(template.message(role, content) for role, content in messages[:-1])
-        for role, content in messages[-1:]:
-            is_user = role == ROLES[1]  # whose last message a config may spell in its own way
-            text += self._prefix + content + self._suffix if is_user else template.message(role, content)
-        if [role for role, _ in messages[-1:]] != [ROLES[1]]:
-            text += template.answer_start
+        of_user = [content for role, content in messages[-1:] if role == "user"]  # what a config may spell otherwise
+        text = "".join(template.message(*message) for message in messages[: len(messages) - len(of_user)])
+        text += self._prefix + of_user[0] + self._suffix if of_user else template.answer_start
         return self._add(text, None)
 
     def _check(self, text: str) -> None:
