@@ -17,6 +17,10 @@ class BinaryError(UserError):
     """Contents with a zero character, which no text has."""
 
 
+class EncodingError(UserError):
+    """Contents in another encoding than the one that is asked for. The hint names the option for it."""
+
+
 def check_encoding(encoding: str) -> str:
     """Python's own name of a text encoding. Raises RequestError for one it does not know."""
     try:
@@ -57,7 +61,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
         marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
         if offset == 0 and encoding == "utf-8" and piece.startswith(marks):
             bits = 32 if piece.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) else 16
-            raise UserError(
+            raise EncodingError(
                 f"{name} is UTF-{bits}, not UTF-8",
                 hint=f"read it with --encoding utf-{bits} (data.encoding=utf-{bits})",
             )
@@ -68,7 +72,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             text = stream.decode(piece, not piece)
         except UnicodeDecodeError as error:
             position = offset - len(pending) + error.start
-            raise UserError(
+            raise EncodingError(
                 f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {position:,}",
                 where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
                 hint="name the encoding it has: --encoding latin-1 (data.encoding=latin-1), for instance",

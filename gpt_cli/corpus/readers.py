@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from gpt_cli.corpus.compression import expand, is_compressed
-from gpt_cli.corpus.decoding import decode, decode_utf8
+from gpt_cli.corpus.decoding import EncodingError, decode, decode_utf8
 from gpt_cli.corpus.parquet import read_parquet
 from gpt_cli.corpus.records import Stream, read_csv, read_json_lines
 from gpt_cli.errors import Notify
@@ -94,11 +94,19 @@ def _translate_errors(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
         yield from pieces
 
 
+def _decode_json(pieces: Iterable[bytes], name: str, note: Notify) -> Iterator[bytes]:
+    try:
+        yield from decode_utf8(pieces, name, "utf-8", note)
+    except EncodingError as error:
+        error.hint = "JSON lines are always UTF-8: write it anew, for instance with iconv"
+        raise
+
+
 def _read_bytes(pieces: Iterable[bytes], path: Path, options: ReaderOptions, note: Notify) -> Iterator[Stream]:
     name = str(path)
     match inner_suffix(path):
         case ".jsonl":
-            lines = decode_utf8(pieces, name, "utf-8", note)
+            lines = _decode_json(pieces, name, note)
             yield from read_json_lines(name, lines, options.text_key, lists=options.lists, labels=options.labels)
         case ".csv":
             yield from read_csv(name, decode(pieces, name, options.encoding, note), options.text_key)

@@ -47,12 +47,12 @@ def read_small_file(path: Path, description: str = "this") -> str:
 
 
 def _expand(path: Path) -> bytes:
-    pieces: list[bytes] = []
+    data = bytearray()
     for piece in expand(path):
-        pieces.append(piece)
-        if sum(map(len, pieces)) > _LIMIT:
+        data += piece
+        if len(data) > _LIMIT:
             raise RequestError(f"{path} expands to more than {format_size(_LIMIT)}")
-    return b"".join(pieces)
+    return bytes(data)
 
 
 @contextmanager

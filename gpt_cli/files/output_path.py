@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import unicodedata
+from itertools import chain, count
 from pathlib import Path
 from shlex import quote
 
@@ -48,9 +49,9 @@ def require_writable(output: Path, option: str | None = "-o") -> None:
 
 
 def free_name(stem: str, suffix: str) -> Path:
-    """A name in the current folder of which there is nothing yet, for a command that writes there: `stem` if it can."""
-    names = (Path(f"{stem}{number}{suffix}") for number in ("", *(f"-{n}" for n in range(2, 1000))))
-    return next((name for name in names if not os.path.lexists(name)), Path(f"{stem}-1000{suffix}"))
+    """A name in the current folder that nothing has: `stem` with `suffix`, else with -2, -3 and so on before it."""
+    names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+    return next(path for path in (Path(name + suffix) for name in names) if not os.path.lexists(path))
 
 
 def why_closed(folder: Path) -> str:

@@ -110,6 +110,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("latin1.txt").write_bytes(BOOK.encode("latin-1"))
         Path("dangling.yaml").symlink_to("nothing.yaml")
         Path("moods.csv.gz").write_bytes(gzip.compress(Path("moods.csv").read_bytes()))
+        Path("latin1.jsonl").write_bytes('{"text": "thé"}\n'.encode("latin-1") * 40)
         Path("utf16.txt").write_bytes("it is 7".encode("utf-16"))
         Path("binary.bin").write_bytes(bytes(range(256)) * 20)
         assert main(["tokenize", "book.txt", "--out", "store"]) == 0
