@@ -145,8 +145,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         close = did_you_mean(name.lower(), context.command.commands, f"{path} ")
         if path == "gpt config" and os.path.isfile(name):
             ours = f"gpt config show {quote(name)}"
-        if ours == "gpt --help" and (verb := next(iter(arguments[1:]), "")) in context.command.commands:
-            ours = f"gpt {verb} --help"
+        if ours == "gpt --help":
+            ours = _help_of(context.command, arguments[1:])
         if ours or close:
             message, hint = message.partition(". Did")[0], ours or close
     elif context is not None and "unexpected extra argument" in message and path in ("gpt sample", "gpt attention"):
@@ -172,6 +172,17 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
     elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:
         message, hint = f"cannot read {closed}: permission denied", how_to_permit(Path(closed))
     return RequestError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _help_of(command: Any, words: Sequence[str]) -> str:
+    """The command line that prints the help of the command of `command` that `words` name."""
+    path = ["gpt"]
+    for word in words:
+        if word not in (commands := getattr(command, "commands", {})):
+            break
+        command = commands[word]
+        path.append(word)
+    return " ".join([*path, "--help"])
 
 
 def _named(message: str, arguments: Sequence[str]) -> str | None:

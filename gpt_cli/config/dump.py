@@ -10,6 +10,7 @@ from typing import Any
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, schema_of, sections
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
+from gpt_cli.config.template import sample_section
 from gpt_cli.config.yaml_subset import resolve_scalar
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z0-9_./+-]+)*")
@@ -19,9 +20,13 @@ _WIDTH = 80
 
 
 def dump_config(config: Config, *, full: bool = True) -> str:
-    """`config` as YAML that loads to an equal one; not `full`: only what is not the default, or its recipe's value."""
+    """`config` as YAML that loads to an equal one; not `full`: only what no default, recipe or template says."""
     default = Config(recipe=config.recipe)
-    differing = [key for key in fields() if get_key(config, key) != get_key(default, key)]
+    # Not what follows from `data`: an override of what it is made of shall change it, too.
+    template = {
+        f"sample.{key}": value for key, value in sample_section({"data": config.data}).get("sample", {}).items()
+    }
+    differing = [key for key in fields() if get_key(config, key) != template.get(key, get_key(default, key))]
     return _dump(config, fields() if full else ["recipe"] * (config.recipe is not None) + differing)
 
 

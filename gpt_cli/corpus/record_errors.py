@@ -1,5 +1,6 @@
 """The errors of a record that has no text where one is read: their hints name what it has."""
 
+import json
 import re
 from collections.abc import Iterable
 from shlex import quote
@@ -10,6 +11,7 @@ from gpt_cli.errors import UserError
 _NO_TEXT = re.compile(  # names of columns that are hardly texts
     r"|.*id|index|idx|no|nr|row.*|unnamed.*|(.*[_ ])?(number|label|class|date|time|timestamp|url|link)s?", re.IGNORECASE
 )
+_SENTENCE = 5  # words
 _PROMPTS = ("prompt", "instruction", "question", "input", "query")
 _COMPLETIONS = ("completion", "output", "answer", "response", "target")
 
@@ -105,7 +107,24 @@ class MissingKeyError(UserError):
         elif not self.candidate:
             self.hint = f"none of its {self.kind} holds one: {listed}"
         else:
-            self.hint = f"its {self.kind} are: {listed}; {advice}"
+            self.hint = f"its {self.kind} are: {listed}; {advice}{self._advise_header()}"
+
+    def _advise_header(self) -> str:
+        """How to name the columns of a table whose first row is a record, if a name is as long as a sentence."""
+        if self.kind != "columns" or max(len(name.split()) for name in self.available) < _SENTENCE:
+            return ""
+        longest = max(self.available, key=len)
+        others = iter(["label", *(f"column{index}" for index in range(2, len(self.available)))])
+        names = ",".join("text" if name is longest else next(others) for name in self.available)
+        return f"; if these are no names but its first record, put names above it: (echo {names}; cat FILE) > NAMED.csv"
+
+
+def how_to_make_chats(prompt_key: str, completion_key: str) -> str:
+    """The hint for pairs beside chats."""
+    turns = zip(("user", "assistant"), (prompt_key, completion_key), strict=True)
+    messages = ", ".join(f'{{role: "{role}", content: .{json.dumps(key)}}}' for role, key in turns)
+    program = f"{{messages: [{messages}]}}"
+    return f"all of them are chats, or pairs; a pair becomes a chat by jq -c '{program}' PAIRS > MORE.jsonl"
 
 
 def is_no_text(name: str) -> bool:

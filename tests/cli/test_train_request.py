@@ -393,6 +393,8 @@ def test_a_base_that_learned_a_template_keeps_it(gpt_here):
     Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     template = ["data.prompt_end=' => '", 'data.completion_end="\\n"']
     assert gpt_here("train", "pairs.jsonl", "train.steps=2", *template, "run_dir=runs/base").rc == 0
+    sample = load_config(Path("runs/base/config.yaml")).sample
+    assert (sample.suffix, sample.stop) == (" => ", ["\n"]), "the template is that of the override"
     for source, ends in (("pairs.jsonl", (" => ", "\n")), ("s.txt", ("\x02", "\x03"))):
         assert (
             gpt_here("train", source, "train.init_from=runs/base", "train.steps=2", "run_dir=runs/" + source[0]).rc == 0
