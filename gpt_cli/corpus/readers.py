@@ -15,6 +15,7 @@ from gpt_cli.corpus.records import Stream, read_csv, read_json_lines
 from gpt_cli.errors import Notify
 from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
 
+UTF8_SUFFIXES = (".jsonl", ".parquet")
 _SPOOL_IN_MEMORY = 16 << 20  # bytes of standard input; more is spooled to a temporary file
 
 

@@ -42,6 +42,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     if keys.get("val_source") and keys["val_fraction"] != VAL_FRACTION:
         raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
     refuse_text_key(corpus, keys["text_key"])
+    refuse_encoding(corpus, keys.get("encoding"))
     for source in corpus:
         _refuse_key(source, keys)
         _refuse_config(source)
@@ -113,13 +114,30 @@ def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "
     """Raise RequestError for a key of records, given by `option`, where each of `corpus` is a file of plain text."""
     from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES
     from gpt_cli.corpus.readers import inner_suffix
+
+    files = [] if text_key in (None, TEXT_KEY) else _files(corpus)
+    if files and not any(inner_suffix(file) in EXAMPLE_SUFFIXES for file in files):
+        records = ", ".join(EXAMPLE_SUFFIXES)
+        raise RequestError(f"{option} is for {records}, and {files[0]} is plain text", hint="leave it out")
+
+
+def refuse_encoding(corpus: Iterable[str], encoding: str | None, option: str = "--encoding") -> None:
+    """Raise RequestError for an encoding, given by `option`, where each of `corpus` is a file that is always UTF-8."""
+    from gpt_cli.corpus.readers import UTF8_SUFFIXES, inner_suffix
+
+    files = [] if encoding is None or encoding.lower().replace("-", "") == "utf8" else _files(corpus)
+    if files and all(inner_suffix(file) in UTF8_SUFFIXES for file in files):
+        kind = "Parquet" if inner_suffix(files[0]) == ".parquet" else "JSON lines"
+        hint = f"leave it out; {kind} of another encoding, write anew, for instance with iconv"
+        raise RequestError(f"{option} is for texts and CSV: {files[0]} is {kind}, always UTF-8", hint=hint)
+
+
+def _files(corpus: Iterable[str]) -> list[Path]:
+    """The files that `corpus` names; none if anything else is among them."""
     from gpt_cli.corpus.sources import find_path
 
-    if text_key not in (None, TEXT_KEY):
-        files = [find_path(source) for source in corpus if "\0" not in source]
-        if files and all(file.is_file() and inner_suffix(file) not in EXAMPLE_SUFFIXES for file in files):
-            records = ", ".join(EXAMPLE_SUFFIXES)
-            raise RequestError(f"{option} is for {records}, and {files[0]} is plain text", hint="leave it out")
+    files = [find_path(source) for source in corpus if "\0" not in source]
+    return files if all(file.is_file() for file in files) else []
 
 
 def refuse_twice(source: str | list[str]) -> None:

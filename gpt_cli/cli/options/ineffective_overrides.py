@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpt_cli.cli.options.data_options import refuse_text_key
+from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.config.presets import RECIPES
@@ -63,6 +63,8 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
             )
         if key == "data.text_key" and config.data.source is not None:
             refuse_text_key(config.data.sources, config.data.text_key, key)
+        if key == "data.encoding" and is_changed and config.data.source is not None:
+            refuse_encoding([*config.data.sources, *config.data.val_sources], config.data.encoding, key)
         of_text = key in ("data.encoding", "data.text_key")
         of_text = of_text or (is_changed and key in ("tokenizer.train_bytes", "tokenizer.allow_special"))
         if of_text and find_store(config.data.source) is not None:

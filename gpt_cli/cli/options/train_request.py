@@ -100,7 +100,7 @@ class Request:
 
     def _fitted(self, sources: list[str]) -> "Config":
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
-        from gpt_cli.cli.options.data_options import refuse_text_key, refuse_twice
+        from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key, refuse_twice
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import parse_overrides
         from gpt_cli.config.overrides import sets_null
@@ -138,8 +138,10 @@ class Request:
                     hint="standard input is kept beside the run: gpt train - < FILE",
                 )
         val_source = values.get("data.val_source")
-        refuse_stdin_as_val_source([val_source] if isinstance(val_source, str) else val_source or [])
+        val_sources = [val_source] if isinstance(val_source, str) else val_source or []
+        refuse_stdin_as_val_source(val_sources)
         refuse_text_key(texts, values.get("data.text_key"), "data.text_key")
+        refuse_encoding([*texts, *val_sources], values.get("data.encoding"), "data.encoding")
         with translate_os_errors("write", Path(run_dir)):
             _refuse_below_file(Path(run_dir))
         if source == "-":

@@ -59,7 +59,7 @@ def classify(
     Example: gpt classify --run runs/classify "for x in names:" --top 3
     """
     with gc_paused():
-        from gpt_cli.cli.options.data_options import refuse_text_key
+        from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
         from gpt_cli.evaluation.text_classifier import TextClassifier
         from gpt_cli.run.find_run import is_run
         from gpt_cli.run.open_checkpoint import open_checkpoint
@@ -76,6 +76,7 @@ def classify(
         refuse_text_key(files or texts, text_key)
     if encoding is not None and not any(text == "-" or _is_file(text) for text in texts):
         raise RequestError("--encoding is of files and standard input: none is given")
+    refuse_encoding([text for text in texts if text == "-" or _is_file(text)], encoding)
     inputs = list(_read(texts, saved.config, text_key, encoding))
     if not inputs:
         raise RequestError("there are no texts in what was given")

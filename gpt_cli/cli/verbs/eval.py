@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.cli.options.data_options import refuse_text_key
+from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.options.sampling_options import DeviceOption
 from gpt_cli.cli.output import JsonOption, note, print_json
@@ -102,6 +102,7 @@ def evaluate(
         raise RequestError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")
     if text is not None:
         refuse_text_key([text], text_key)
+        refuse_encoding([text], encoding)
     given = text is not None and holds_examples(data, text, text_key)
     has_completions = given or (text is None and data.format in ("pairs", "chat"))
     given_names = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}

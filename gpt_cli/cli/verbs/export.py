@@ -87,7 +87,7 @@ def export(
         into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(name))}"
         raise RequestError(
             f"{run} classifies texts: it predicts no tokens, as a model of llama.cpp must",
-            hint=into_hf if loaded.config.task.pooling == "last" else "gpt classify and gpt serve use it as it is",
+            hint=into_hf if loaded.config.task.pooling == "last" else "gpt classify uses it as it is",
         )
     architecture: str | None = None
     if to == "checkpoint":

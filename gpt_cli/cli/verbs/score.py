@@ -12,7 +12,7 @@ import typer
 
 from gpt_cli.cli.open_generator import open_scorer
 from gpt_cli.cli.options import sampling_options as opts
-from gpt_cli.cli.options.data_options import refuse_text_key
+from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import UnknownChoice, refuse_unknown, unknown_option, without_unknown
@@ -163,6 +163,7 @@ def score(
     from gpt_cli.evaluation.sliding_windows import checked_stride, read_tokens
 
     refuse_text_key([file], text_key)
+    refuse_encoding([file], encoding)
     step_by = checked_stride(stride, saved.config.model.context_length)
     name, written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)
     ids = _encode(saved.tokenizer, name, written)
