@@ -1,5 +1,6 @@
 """Stream the documents of one file: a text, or a key of JSON lines, CSV or Parquet."""
 
+import json
 import stat
 import tempfile
 import weakref
@@ -16,6 +17,7 @@ from gpt_cli.errors import Notify
 from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
 
 UTF8_SUFFIXES = (".jsonl", ".parquet")
+_LONGEST_SHOWN = 1 << 16  # bytes at the beginning of a text in which a JSON object is looked for
 _SPOOL_IN_MEMORY = 16 << 20  # bytes of standard input; more is spooled to a temporary file
 
 
@@ -111,5 +113,25 @@ def _read_bytes(pieces: Iterable[bytes], path: Path, options: ReaderOptions, not
             yield from read_json_lines(name, lines, options.text_key, lists=options.lists, labels=options.labels)
         case ".csv":
             yield from read_csv(name, decode(pieces, name, options.encoding, note), options.text_key)
-        case _:
+        case ".json":  # of which `find_files` says so
             yield name, decode_utf8(pieces, name, options.encoding, note)
+        case _:
+            yield name, read_text(pieces, name, options.encoding, note)
+
+
+def read_text(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
+    """The text of `pieces` as UTF-8. `note` is called if it begins with a JSON object on a line of its own."""
+    checked = False
+    for data in decode_utf8(pieces, name, encoding, note):
+        if not checked and _begins_with_record(data):
+            note(f"{name} is read as plain text, marks and all;\nput JSON lines in a .jsonl file to read their keys")
+        checked = True
+        yield data
+
+
+def _begins_with_record(data: bytes) -> bool:
+    line = data[:_LONGEST_SHOWN].lstrip().partition(b"\n")[0]
+    try:
+        return line.startswith(b"{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

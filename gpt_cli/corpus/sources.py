@@ -18,9 +18,9 @@ from shlex import quote
 from typing import TypeVar, cast
 
 from gpt_cli.corpus import hub
-from gpt_cli.corpus.decoding import BinaryError, decode_utf8
+from gpt_cli.corpus.decoding import BinaryError
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
-from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, rewindable, text_file
+from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, read_text, rewindable, text_file
 from gpt_cli.corpus.records import Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
@@ -156,7 +156,7 @@ def refuse_standard_input(sources: Iterable[str]) -> None:
 
 
 def _one_text(pieces: Iterator[bytes], options: ReaderOptions, note: Notify) -> Iterator[Stream]:
-    yield "standard input", decode_utf8(pieces, "standard input", options.encoding, note)
+    yield "standard input", read_text(pieces, "standard input", options.encoding, note)
 
 
 def find_path(source: str) -> Path:

@@ -102,6 +102,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "kept.jsonl": "{}\n",
         }
         texts |= {"alike.csv": texts["moods.csv"].replace(",good", ", Good", 10)}
+        texts |= {"records.txt": texts["pairs.jsonl"]}
         texts |= {"headless.csv": "".join(f"bad,it is not number {n}\n" for n in range(40))}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)

@@ -58,7 +58,16 @@ def test_any_bytes_are_read_or_refused_with_a_reason(tmp_path: Path, data: bytes
         [document] = read_documents(str(path), note=notes.append)
     except UserError:
         return
-    assert data == (b"\xef\xbb\xbf" if notes else b"") + document.text.encode()
+    has_mark = any("byte order mark" in note for note in notes)
+    assert data == (b"\xef\xbb\xbf" if has_mark else b"") + document.text.encode()
+
+
+def test_json_lines_that_are_read_as_plain_text_are_noted(tmp_path: Path) -> None:
+    for text, expected in (('{"text": "a"}\n', 1), ("{\n", 0), ("[1]\n", 0), ("{a}\n", 0), ("{" * 99_999, 0)):
+        (tmp_path / "x.txt").write_text(text)
+        notes: list[str] = []
+        [document] = read_documents(str(tmp_path / "x.txt"), note=notes.append)
+        assert (document.text, len(notes)) == (text, expected)
 
 
 def test_newlines_stay_what_they_are(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Keep standard input as a file beside the run that is trained on it, which can be resumed from there."""
 
 import filecmp
-import json
 import os
 import sys
 import tempfile
@@ -99,7 +98,6 @@ def keep_stdin(run_dir: str, stdin: Stdin) -> str:
             os.fsync(file.fileno())
         if not new.stat().st_size:
             raise UserError("standard input is empty")
-        _note_json(new)
         if not path.exists():
             new.rename(path)
             note(f"standard input is kept in {path}\nonce it trains, this run resumes with: gpt train {quote(run_dir)}")
@@ -111,18 +109,6 @@ def keep_stdin(run_dir: str, stdin: Stdin) -> str:
     finally:
         new.unlink(missing_ok=True)
     return str(path)
-
-
-def _note_json(path: Path) -> None:
-    """Say so if what is read as plain text begins with a JSON object on a line of its own."""
-    with path.open("rb") as file:
-        line = file.readline(1 << 16)
-    try:
-        is_record = line.lstrip().startswith(b"{") and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return
-    if is_record:
-        note("standard input is read as plain text, marks and all; put JSON lines in a .jsonl file to read their keys")
 
 
 _TEMPORARY: list[Any] = []
