@@ -138,7 +138,7 @@ def commands_page() -> str:
           for path, context in pages),
         "",
         "Options of `gpt` itself, before the command: `--debug` prints tracebacks (also: `GPT_DEBUG=1`), `--version`"
-        " the version, `--install-completion` has the shell complete commands and options."
+        " the version, `--install-completion` has the shell complete commands, options and keys of a config."
         " `GPT_CPU=x86-64-v3` or `x86-64-v4` computes as on such a processor ([why](../design/cpu_training.md)).",
     ]  # fmt: skip
     for path, context in pages:

@@ -148,11 +148,15 @@ COMPLETED = {
     "gpt data ": ["get", "inspect", "list", "peek"],
     "gpt sample --max-": ["--max-new-tokens"],
     "gpt sample --device ": ["auto", "cpu", "cuda", "mps"],
+    "gpt train book.txt model.n_l": ["model.n_layer="],
+    "gpt config show a.yaml runtime.thr": ["runtime.threads="],
+    "gpt train boo": [],
+    "gpt data get text": ["text8"],
 }
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_a_fresh_bash_completes_verbs_options_and_choices_once_completion_is_installed(tmp_path: Path) -> None:
+def test_a_fresh_bash_completes_verbs_options_choices_and_keys_once_completion_is_installed(tmp_path: Path) -> None:
     (tmp_path / "gpt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpt_cli "$@"\n')
     (tmp_path / "gpt").chmod(0o755)
     completions = "".join(

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.config_argument import config_or_defaults
 from gpt_cli.cli.output import JsonOption, note, print_json
 
@@ -16,6 +17,7 @@ def bench(
             metavar="CONFIG|section.key=value",
             help="A config file, and changes to it. [default: the default model on builtin:python-docs]",
             show_default=False,
+            autocompletion=complete_change,
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to measure steps.")] = 10.0,

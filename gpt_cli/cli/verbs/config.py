@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.help_format import App
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError
 from gpt_cli.files.safe_io import translate_os_errors
@@ -28,7 +29,8 @@ def config(context: typer.Context) -> None:
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A config file, or a run.", show_default=False)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="Changes to the config file.", autocompletion=complete_change),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with each key's meaning.")] = False,
 ) -> None:
@@ -84,7 +86,12 @@ def init(
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="section.key=value", help="What is to be in the config.", show_default=False),
+        typer.Argument(
+            metavar="section.key=value",
+            help="What is to be in the config.",
+            show_default=False,
+            autocompletion=complete_change,
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.help_format import App
+from gpt_cli.cli.options.complete import complete_corpus
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.verbs.inspect_text import inspect
 from gpt_cli.cli.verbs.peek import peek
@@ -58,7 +59,12 @@ def list_corpora(
 
 @app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `gpt data list` shows it.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="As `gpt data list` shows it.", show_default=False, autocompletion=complete_corpus
+        ),
+    ],
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep it in DIR/NAME. [default: the cache]")] = None,
     json: JsonOption = False,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.config_argument import config_or_defaults
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
@@ -23,6 +24,7 @@ def draw(
             metavar="CONFIG|section.key=value",
             help="A config file, and changes to it. [default: the defaults]",
             show_default=False,
+            autocompletion=complete_change,
         ),
     ] = None,
     output: Annotated[

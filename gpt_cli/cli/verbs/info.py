@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.run_options import RunOption, one_run
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
@@ -18,7 +19,8 @@ def info(
         typer.Argument(metavar="RUN|CONFIG", help="A run, checkpoint or config file. [default: the newest run]"),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="Changes to the config file.", autocompletion=complete_change),
     ] = None,
     run_option: RunOption = None,
     devices: Annotated[

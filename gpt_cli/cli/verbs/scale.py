@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.files.output_path import refuse_dash
@@ -16,7 +17,11 @@ _SLOWEST, _FASTEST = 1e9, 1e19  # operations a second: a processor of the nineti
 def scale(
     arguments: Annotated[
         list[str],
-        typer.Argument(metavar="TEXT|CONFIG|RUN|section.key=value", help="What is to be trained, and changes to it."),
+        typer.Argument(
+            metavar="TEXT|CONFIG|RUN|section.key=value",
+            help="What is to be trained, and changes to it.",
+            autocompletion=complete_change,
+        ),
     ],
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for all runs together, such as 2h.")] = "1h",
     device_flops: Annotated[

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.files.output_path import refuse_dash
@@ -24,6 +25,7 @@ def sweep(
             metavar="section.key=VALUES",
             help="Values to try, A,B,C; a range to search, LOW..HIGH; or one value, for all runs.",
             show_default=False,
+            autocompletion=complete_change,
         ),
     ] = None,
     seeds: Annotated[

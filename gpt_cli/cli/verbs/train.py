@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.train_request import Request
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.process import gc_paused
@@ -26,6 +27,7 @@ def train(
             metavar="TEXT|CONFIG|RUN|section.key=value",
             help="A text to fit a config to, a config file, or a run to resume; keys of the config to override.",
             show_default=False,
+            autocompletion=complete_change,
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="What to train, on what, how long.")] = None,

@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import JsonOption, note, print_json
 
 
 def tune(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is to be trained.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="section.key=value", help="Changes to the config file.")
+        list[str] | None,
+        typer.Argument(metavar="section.key=value", help="Changes to the config file.", autocompletion=complete_change),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
         "lr.png"

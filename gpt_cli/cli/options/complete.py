@@ -1,0 +1,28 @@
+"""What a shell offers for a word that is begun: keys of a config with their values, and names of corpora."""
+
+from collections.abc import Iterator
+
+
+def complete_change(incomplete: str) -> list[tuple[str, str]]:
+    """(`section.key=`, its meaning) of each key that begins so, or after `=` the words that the key accepts.
+
+    Nothing for an empty word, so that a shell offers files.
+    """
+    from gpt_cli.config.keys import accepted_types, description, fields, schema_of
+
+    def offers() -> Iterator[tuple[str, str]]:
+        key, is_given, _ = incomplete.partition("=")
+        if is_given and key in fields():
+            words = (word for word in accepted_types(schema_of(key)) if " " not in word and word != "text")
+            yield from ((f"{key}={word}", "") for word in words)
+        elif incomplete:
+            yield from ((f"{name}=", description(field).partition(". ")[0]) for name, field in fields().items())
+
+    return [(word, meaning) for word, meaning in offers() if word.startswith(incomplete)]
+
+
+def complete_corpus(incomplete: str) -> list[str]:
+    """The names of the known corpora that begin so."""
+    from gpt_cli.corpus.registry import CORPORA
+
+    return [corpus.name for corpus in CORPORA if corpus.name.startswith(incomplete)]
