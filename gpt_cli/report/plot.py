@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import RequestError, UserError
@@ -123,7 +123,8 @@ def _draw_run(
         axes.plot(training.x, training.y, color=colour, alpha=0.3, linewidth=0.6)
         name_shown = f"training{suffix}" if y in _VALIDATION else _LABELS[y] if alone else name
         smoothed = training.y if y == "lr" else smooth(training.y)  # a schedule is no noise
-        axes.plot(training.x, smoothed, line, color=colour, linewidth=1.6, label=name_shown)
+        only = "." if len(training.x) == 1 else ""  # which is no line
+        axes.plot(training.x, smoothed, line, marker=only, color=colour, linewidth=1.6, label=name_shown)
     if len(validation.x):
         best = validation.y.max() if y == "accuracy" else validation.y.min()
         legend = f"validation{suffix} (best {best:.3f})"
@@ -150,6 +151,8 @@ def _draw_frame(axes: Axes, x: XAxis, y: YAxis, log_x: bool, log_y: bool) -> Non
     if log_y:
         axes.set_yscale("log", nonpositive="mask")
     if x != "time":
+        if not log_x:
+            axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, 2.5M
     if y == "throughput":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
