@@ -13,8 +13,19 @@ _NEWLINE = b"\n"
 _UNSUPPORTED = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
 
 
+_FORMATS = {
+    # what such a file begins with, what it is, what to do about it
+    b"\x1f\x8b\x08": ("gzip", "decompress it, or call it by a name that ends in .gz"),
+    b"\xfd7zXZ\0": ("xz", "decompress it, or call it by a name that ends in .xz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "decompress it, or call it by a name that ends in .zst"),
+    b"PK\x03\x04": ("zip", "unpack it, and give the texts that are in it"),
+    b"%PDF-": ("PDF", "make a text of it, as pdftotext does"),
+    b"PAR1\x15": ("Parquet", "call it by a name that ends in .parquet"),
+}
+
+
 class BinaryError(UserError):
-    """Contents with a zero character, which no text has."""
+    """Contents that are no text: with a zero character, or those of a known format."""
 
 
 class EncodingError(UserError):
@@ -39,7 +50,7 @@ def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> I
     """The text of `pieces`, newlines as they are, without a byte order mark, which is noted.
 
     Raises UserError, with the offset of the byte, for text that is empty or not in `encoding`, and BinaryError for one
-    with a zero character.
+    with a zero character, or in a format that is no text.
     """
     return (text for text, _ in _decode(pieces, name, encoding, note))
 
@@ -58,6 +69,8 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
     offset = lines = 0  # bytes and lines that `stream` has consumed
     empty = first = True
     for piece in chain(filter(None, pieces), [b""]):  # an empty one is the end
+        if offset == 0 and (found := next((kind for magic, kind in _FORMATS.items() if piece.startswith(magic)), None)):
+            raise BinaryError(f"{name} is {found[0]}, not text", hint=found[1])
         marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
         if offset == 0 and encoding == "utf-8" and piece.startswith(marks):
             bits = 32 if piece.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) else 16

@@ -46,7 +46,8 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
     unread = 0 if data.format == "labelled" else 1  # the last token of a completion is only predicted
     read = {split: [length - unread for length in of_split] for split, of_split in lengths.items()}
     longest = max(map(max, read.values())) * (_SPREAD if kind == "bpe" else 1.0)
-    n = len({member.where for members in splits.values() for member in members})
+    of_source = [members for split, members in splits.items() if split != "val" or not data.val_sources]
+    n = len({member.where for members in of_source for member in members})
     return TextStatistics(
         tokens=sum(tokens.values()),
         training_tokens=tokens["train"],

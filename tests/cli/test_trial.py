@@ -112,6 +112,8 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("latin1.txt").write_bytes(BOOK.encode("latin-1"))
         Path("dangling.yaml").symlink_to("nothing.yaml")
         Path("moods.csv.gz").write_bytes(gzip.compress(Path("moods.csv").read_bytes()))
+        Path("moods-gz").write_bytes(Path("moods.csv.gz").read_bytes())
+        Path("letter.doc").write_bytes(b"PK\3\4" + b"x" * 900)
         Path("latin1.jsonl").write_bytes('{"text": "thé"}\n'.encode("latin-1") * 40)
         Path("utf16.txt").write_bytes("it is 7".encode("utf-16"))
         Path("binary.bin").write_bytes(bytes(range(256)) * 20)

@@ -70,6 +70,14 @@ def test_json_lines_that_are_read_as_plain_text_are_noted(tmp_path: Path) -> Non
         assert (document.text, len(notes)) == (text, expected)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16"])
+def test_what_is_compressed_is_no_text_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(b"text"))
+    with pytest.raises(UserError, match=r"x is gzip, not text") as caught:
+        list(read_documents(str(tmp_path / "x"), note=print, options=ReaderOptions(encoding)))
+    assert caught.value.hint == "decompress it, or call it by a name that ends in .gz"
+
+
 def test_newlines_stay_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"a\r\nb\rc\nd\x0c\xe2\x80\xa8")
     assert texts(tmp_path / "x.txt") == ["a\r\nb\rc\nd\x0c\u2028"]
