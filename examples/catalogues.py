@@ -36,6 +36,8 @@ def read_pairs(folder: Path, language: str) -> dict[str, str]:
 
 def main() -> None:
     """Print one line a pair."""
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     language, folder = sys.argv[1], Path(sys.argv[2])
     pairs = read_pairs(folder, language)
     if not pairs:

@@ -12,7 +12,11 @@ if len(sys.argv) < 2:
 
 curves = {}
 for run in map(Path, sys.argv[1:]):
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    try:
+        text = (run / "metrics.jsonl").read_text()
+    except OSError as error:
+        sys.exit(f"{run} is not a run: {error}")
+    lines = map(json.loads, text.splitlines())
     curves[run.name] = [(line["step"], line["time"], line["bpb"]) for line in lines if "bpb" in line]
 
 for name, curve in curves.items():

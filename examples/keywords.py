@@ -54,4 +54,6 @@ def main(file: str, most: int = 2000) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3) or not all(map(str.isdecimal, sys.argv[2:])):
+        sys.exit(__doc__)
     main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -333,6 +333,8 @@ def _value_of(name: str, arguments: Sequence[str]) -> str:
 def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:
     """`hint`, which may say both `--option X (section.key=X)`, in the words of the verb that was called."""
     options = _options_of(arguments, command)
+    if "--unknown" in options:
+        hint = re.sub("^leave them out,", "leave them out with --unknown skip,", hint)
     return _BOTH.sub(lambda match: match[1] if match[1].split(" ")[0] in options else match[2], hint)
 
 

@@ -30,7 +30,7 @@ def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
     place = SourceLocation(f"override {override!r}")
     key, equals, text = override.partition("=")
     try:
-        if not equals:
+        if not equals or not key:
             raise ConfigSyntaxError(
                 Diagnostic("an override needs a key, '=' and a value", place, "such as train.steps=500")
             )

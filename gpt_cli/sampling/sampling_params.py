@@ -116,7 +116,10 @@ class SamplingParams:
             raise RequestError("stop must be a text of at least one character, not ''")
         if not all(self.choices):
             raise RequestError("choices must be texts of at least one character, not ''")
-        for token, bias in self.logit_bias:
+        for entry in self.logit_bias:
+            if not _is_bias(entry):
+                raise RequestError(f"logit_bias must be {{token: number}}, a token a text or an id, not {entry!r}")
+            token, bias = entry
             if not _is_number(bias) or not (bias == -math.inf or abs(bias) <= MAX_BIAS):
                 allowed = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}, or -inf for never"
                 raise RequestError(f"logit_bias of {token!r} must be {allowed}, not {bias!r}")
@@ -202,6 +205,10 @@ def range_problem(name: str, value: Any) -> str | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real)
+
+
+def _is_bias(entry: object) -> bool:
+    return isinstance(entry, Sequence) and len(entry) == 2 and isinstance(entry[0], str | Integral)
 
 
 def _is_text(value: object) -> bool:

@@ -78,7 +78,7 @@ class TextGenerator:
         self._torch_bf16 = weights == "bf16" and device == "cuda"  # torch converts the weights to bf16
         if engine == "torch" and ((weights != "fp32" and not self._torch_bf16) or draft is not None):
             option = "a draft is" if draft is not None else f"weights in {weights} are"
-            raise RequestError(f"{option} for the native engine", hint="--engine auto")
+            raise RequestError(f"{option} for the native engine", hint="auto lets it be chosen: --engine auto")
         self._check_engine(self._torch_only_feature())
 
     def warm_up(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from gpt_cli.errors import RequestError
@@ -18,6 +19,22 @@ def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
     config = load_config(file, overrides)
     refuse_without_effect(config, overrides)
     return config
+
+
+def file_first(verb: str, first: str, others: Sequence[str], *, missing: str = "CONFIG") -> tuple[str, list[str]]:
+    """(the file, what changes its config) of the arguments of `gpt VERB FILE [section.key=value]...`, in any order.
+
+    Raises RequestError where all of them are changes; `missing` is the file in the hint.
+    """
+    from gpt_cli.cli.options.train_request import is_override
+
+    arguments = [first, *others]
+    position = next((i for i, argument in enumerate(arguments) if not is_override(argument)), None)
+    if position is None:
+        changes = " ".join(map(quote, arguments))
+        raise RequestError(f"{first} changes a config: which one?", hint=f"gpt {verb} {missing} {changes}")
+    file = arguments.pop(position)
+    return file, arguments
 
 
 def config_or_defaults(arguments: Sequence[str], *, hint: str) -> "Config":

@@ -40,7 +40,7 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         key = override.partition("=")[0]
         value = get_key(config, key)
         is_changed = value != fields()[key].default and (begun is None or value != get_key(begun, key))
-        if is_changed and (needed := _condition(config, key)) is not None:
+        if is_changed and (needed := missing_condition(config, key)) is not None:
             raise RequestError(f"{key} has no effect here: it needs {needed}", where=f"override {override!r}")
         unused = ["data.val_fraction"] if config.data.test_fraction else ["data.val_fraction", "data.split"]
         if is_changed and config.data.val_source is not None and key in unused:
@@ -89,7 +89,7 @@ def _config_of_run(config: Config) -> Config | None:
     return load_config(run / CONFIG) if run is not None and (run / CONFIG).is_file() else None
 
 
-def _condition(config: Config, key: str) -> str | None:
+def missing_condition(config: Config, key: str) -> str | None:
     """The override without which `key` has no effect in `config`; None if it has one."""
     if key in ("lora.alpha", "lora.targets") and config.lora.rank is None:
         return "lora.rank=8 or another rank"

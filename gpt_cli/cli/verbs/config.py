@@ -40,13 +40,15 @@ def show(
 
     Example: gpt config show configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.cli.options.config_argument import load_effective
+    from gpt_cli.cli.options.config_argument import file_first, load_effective
     from gpt_cli.config import explain, to_yaml_scalar
     from gpt_cli.terminal.table import terminal_columns
 
+    name, overrides = file_first("config show", str(file), overrides or [], missing="FILE")
+    file = Path(name)
     if (file / "run.json").is_file():
         file = file / "config.yaml"
-    rows = explain(load_effective(file, overrides or ()), file, overrides or ())
+    rows = explain(load_effective(file, overrides), file, overrides)
     if json:
         fields = ("value", "origin", "description")
         print_json({row.key: {field: getattr(row, field) for field in fields} for row in rows})
@@ -112,14 +114,14 @@ def init(
 
     Example: gpt config init book.txt data.encoding=latin-1
     """
+    from gpt_cli.cli.options.config_argument import file_first
     from gpt_cli.cli.options.data_options import refuse_run
     from gpt_cli.cli.options.fit_config import run_name
-    from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.corpus.sources import refuse_overwriting
     from gpt_cli.files.output_path import require_writable
 
-    if text is not None and is_override(text):
-        raise RequestError(f"{text} changes a config that is fitted to a text: which one?", hint="gpt config init TEXT")
+    if text is not None:
+        text, overrides = file_first("config init", text, overrides or [], missing="TEXT")
     if text is not None and Path(text).suffix.lower() in (".yaml", ".yml"):
         hint = f"gpt config show {quote(text)} prints what it says"
         raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)

@@ -32,22 +32,20 @@ def info(
 
     Example: gpt info configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.cli.options.train_request import is_override
+    from gpt_cli.cli.options.config_argument import file_first, load_effective
     from gpt_cli.report.info_view import render_info, render_share
     from gpt_cli.run.find_run import find_run, is_gguf
     from gpt_cli.run.model_info import info_of_config, info_of_run
 
     share = None
-    if path is not None and is_override(str(path)):
-        change = " ".join(map(quote, (str(path), *(overrides or []))))
-        raise RequestError(f"{path} changes a config: which one?", hint=f"gpt info CONFIG {change}")
+    if path is not None:
+        file, overrides = file_first("info", str(path), overrides or [])
+        path = Path(file)
     path = one_run(path, run_option)
     if path is not None and (
         (path.is_file() and path.suffix != ".safetensors" and not is_gguf(path))
         or path.suffix.lower() in (".yaml", ".yml")
     ):
-        from gpt_cli.cli.options.config_argument import load_effective
-
         config = load_effective(path, overrides or [])
         figures = info_of_config(path, overrides or [], note)
         if config.train.budget is not None:

@@ -55,6 +55,7 @@ def sweep(
 
     Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 2
     """
+    from gpt_cli.cli.options.config_argument import file_first
     from gpt_cli.config.duration import parse_duration
     from gpt_cli.report.sweep_page import write_sweep
     from gpt_cli.report.sweep_text import render_sweep
@@ -63,7 +64,8 @@ def sweep(
     seconds = None if budget is None else parse_duration(budget)
     if budget is not None and seconds is None:
         raise RequestError(f"--budget must be a time such as 90s, 30m or 1h30m, not {budget!r}", hint="--budget 30m")
-    request = _request(config, arguments or [], seeds, out)
+    config_file, arguments = file_first("sweep", str(config), arguments or [])
+    request = _request(Path(config_file), arguments, seeds, out)
     finished = run_sweep(request, note, budget=seconds, max_runs=max_runs, jobs=jobs)
     files = write_sweep(finished.result, request.home) + ([finished.best] if finished.best is not None else [])
     if json:
@@ -98,15 +100,20 @@ def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | 
 
 def _refuse_without_effect(request: "SweepRequest") -> None:
     """Raise RequestError for an override that has no effect in any run of the sweep."""
-    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
+    from gpt_cli.cli.options.ineffective_overrides import missing_condition, refuse_without_effect
     from gpt_cli.search.sweep.axes import corners, overrides_of
 
     for axis in request.axes:
-        if axis.key.startswith(("sample.", "log.", "checkpoint.")):
+        if axis.key.startswith(("sample.", "log.", "checkpoint.")) or axis.key == "runtime.watchdog_minutes":
             raise RequestError(
                 f"{axis.key} has no effect here: no loss depends on it",
                 hint="gpt sample compares texts" if axis.key.startswith("sample.") else "leave it out",
             )
+        for point in corners(request.axes):
+            if (needed := missing_condition(request.config_of(point), axis.key)) is None:
+                break
+        else:
+            raise RequestError(f"{axis.key} has no effect here: it needs {needed}")
     refusals = []
     for point in corners(request.axes):
         try:

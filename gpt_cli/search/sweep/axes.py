@@ -26,6 +26,7 @@ _DIGITS = 3  # significant digits of a number drawn from a range: it is part of 
 _REFUSED = {
     "run_dir": "each run has a directory of its own in that of the sweep (--out)",
     "seed": "each combination is trained with several seeds (--seeds)",
+    "runtime.threads": "runs side by side share the processor (--jobs)",
     "train.budget": "a budget chooses size and steps by itself: sweep the config.yaml of the run that it chose, with"
     " train.budget=null train.max_minutes=null train.steps=N",
     "eval.max_tokens": "losses of different parts of the validation text do not compare",
@@ -92,6 +93,9 @@ def parse_axes(arguments: Sequence[str]) -> tuple[list[str], list[Axis]]:
         if any(other.key == key for other in axes):
             raise RequestError(f"{key} is varied twice", hint=f"give all its values at once: {key}=A,B,C")
         axes.append(axis)
+    given = {override.partition("=")[0] for override in fixed}
+    if twice := next((axis.key for axis in axes if axis.key in given), None):
+        raise RequestError(f"{twice} has one value and several", hint=f"give all its values at once: {twice}=A,B,C")
     _check(axes, fixed)
     return fixed, axes
 

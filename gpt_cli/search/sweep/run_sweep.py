@@ -65,7 +65,7 @@ def run_sweep(
     if budget is not None and is_new:
         runs_in_budget = _runs_in(budget, jobs, base, note)
     limit = min([limit for limit in (max_runs, runs_in_budget) if limit is not None], default=None)
-    plan = make_plan(request, base, jobs, limit)
+    plan = make_plan(request, base, jobs, limit, note)
     with open_home(request.home), stop_requests() as stop:
         plan = open_plan(request.home, plan, is_limited=max_runs is not None and budget is None)
         runs = Runs(request, plan, base)

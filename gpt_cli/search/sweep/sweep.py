@@ -13,7 +13,7 @@ from shlex import quote
 
 from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
 from gpt_cli.corpus.sources import refuse_standard_input
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.find_run import refuse_nested
@@ -21,6 +21,7 @@ from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, every_point, grid, overrides_of, short_name
 from gpt_cli.search.sweep.executor import ListSource, RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
+from gpt_cli.terminal.plural import plural
 
 PLAN = "sweep.json"
 _ANOTHER = "choose another directory: --out DIR"
@@ -28,6 +29,7 @@ _PLAN_LIMIT = 1 << 20
 FINALISTS = 3
 """Runs of a search that are trained again, with other seeds."""
 _TRIALS = 20  # runs of a search, unless a budget or --max-runs says how many
+_TRIED = 500  # combinations of whole numbers that are tried with the schema before the first run
 _LAG = 4  # at least, so that searches by one process and by four draw the same runs
 
 
@@ -80,12 +82,34 @@ class SweepRequest:
             load_config(self.file, [*self.fixed, *overrides_of(point)])
         return config
 
+    def possible_points(self, note: Notify) -> list[dict[str, str]] | None:
+        """The combinations of a search that the schema accepts; None where there are too many to try each.
+
+        `note` is called with one that it does not.
+        """
+        if (points := every_point(self.axes, _TRIED)) is None:
+            return None
+        possible, refused = [], []
+        for point in points:
+            try:
+                self.config_of(point)
+            except RequestError as error:
+                refused.append(f"{' '.join(overrides_of(point))}: {error.message}")
+            else:
+                possible.append(point)
+        if refused:
+            note(f"{plural(len(refused), 'setting')} of {len(points):,} left out, such as {refused[0]}")
+        return possible
+
     def config_of(self, point: Point, *overrides: str) -> Config:
         return load_config(self.file, [*self.fixed, *overrides_of(point), *overrides])
 
 
-def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) -> SweepPlan:
-    """The plan of a new sweep by `jobs` processes, of at most this many `runs`. Raises RequestError for too few."""
+def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None, note: Notify) -> SweepPlan:
+    """The plan of a new sweep by `jobs` processes, of at most this many `runs`. Raises RequestError for too few.
+
+    `note` is called where combinations of a search are left out, which the schema refuses.
+    """
     trials = None
     if request.is_search:
         again = request.seeds if request.seeds > 1 else 0  # runs of each finalist, of which there are two at least
@@ -97,8 +121,8 @@ def make_plan(request: SweepRequest, base: Config, jobs: int, runs: int | None) 
                 f"{runs} run{' is' if runs == 1 else 's are'} too few{reason}",
                 hint=f"--max-runs {FINALISTS * again + _TRIALS}, at least {2 + 2 * again}, or more time{fewer}",
             )
-        points = every_point(request.axes, trials)
-        trials = trials if points is None else len(points)
+        points = request.possible_points(note)
+        trials = trials if points is None else min(trials, len(points))
     threads = None if jobs == 1 else max(1, default_threads() // jobs)
     threads = base.runtime.threads or threads
     written = dump_config(base.model_copy(update={"run_dir": None}))
