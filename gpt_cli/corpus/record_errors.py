@@ -110,7 +110,7 @@ class MissingKeyError(UserError):
             self.hint = f"its {self.kind} are: {listed}; {advice}{self._advise_header()}"
 
     def _advise_header(self) -> str:
-        """How to name the columns of a table whose first row is a record, if a name is as long as a sentence."""
+        """The advice to name the columns of a table, where a name is as long as a sentence and may be a record."""
         if self.kind != "columns" or max(len(name.split()) for name in self.available) < _SENTENCE:
             return ""
         longest = max(self.available, key=len)

@@ -1,7 +1,6 @@
 """Write figures to files: format, colours, and escaping of untrusted text."""
 
 import io
-import logging
 import warnings
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from gpt_cli.terminal.escape import escape_control_chars
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 _SUFFIXES = (".png", ".svg", ".pdf")
-logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # a font that is missing has a substitute
 
 
 def check_output(output: Path, *, hint: str) -> None:

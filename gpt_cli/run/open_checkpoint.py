@@ -66,6 +66,8 @@ def build_torch_model(checkpoint: Checkpoint, device: Device) -> "GPT":
 
 def how_to_train(run_dir: Path) -> str:
     """A hint: how a run without a checkpoint gets one. For a run that ended in NaN, another run at a lower rate."""
+    if not run_dir.exists():
+        return "gpt runs lists the runs there are"
     if is_training(run_dir):
         return "it is being trained: wait until it saves, after checkpoint.every steps or at its end"
     ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]

@@ -112,6 +112,8 @@ class SamplingParams:
                 if not _is_text(text):
                     raise RequestError(f"{name} must be a text, not {text!r}")
                 encode_text(text)  # raises for half a surrogate pair, which no text has
+        if not isinstance(self.log_probs, bool):
+            raise RequestError(f"log_probs must be True or False, not {self.log_probs!r}")
         if not all(self.stop):
             raise RequestError("stop must be a text of at least one character, not ''")
         if not all(self.choices):

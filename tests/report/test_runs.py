@@ -1,6 +1,7 @@
 """`gpt runs`: what is listed of each run is what the run says of itself, and removing one loses nothing."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -179,6 +180,10 @@ def test_the_command_that_has_a_run_back_brings_it_back(gpt_here, work_dir, monk
         monkeypatch.chdir(run)
     command = gpt_here("runs", "rm", f"./{name}", "-y").stderr.partition("to have it back: ")[2]
     assert not run.exists()
+    (run / "new").mkdir(parents=True)
+    assert subprocess.run(command, shell=True, check=False, capture_output=True).returncode
+    assert os.listdir(run) == ["new"], "a run that has its place is not touched"
+    shutil.rmtree(run)
     subprocess.run(command, shell=True, check=True)
     assert (run / "run.json").exists()
 

@@ -309,6 +309,14 @@ def test_a_search_tries_no_values_twice_and_ends_when_all_are_tried(folder: Path
     assert result["runs"] == result["ended"] == 3
 
 
+def test_a_search_names_what_the_config_refuses_and_counts_the_rest(folder: Path, gpt_here: Command) -> None:
+    outcome = gpt_here("sweep", "tiny.yaml", "model.n_head=1..4", "train.steps=1", "--seeds", "1", "--json")
+    result = json.loads(outcome.stdout)
+    assert "1 setting of 4 left out, such as model.n_head=3: " in outcome.stderr
+    assert "a search of 3 runs" in outcome.stderr
+    assert result["runs"] == result["ended"] == 3
+
+
 def test_a_search_goes_on_with_more_runs_and_keeps_those_it_has(folder: Path, gpt_here: Command) -> None:
     home = folder / "more"
     search = ("sweep", "tiny.yaml", "optim.lr=0.001..0.1", "train.steps=6", "eval.every=null", "--out", "more")

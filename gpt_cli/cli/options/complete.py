@@ -1,4 +1,4 @@
-"""What a shell offers for a word that is begun: keys of a config with their values, and names of corpora."""
+"""Shell completion of the keys of a config with their values, and of the names of corpora."""
 
 from collections.abc import Iterator
 

@@ -81,7 +81,9 @@ def remove(
             continue
         place = lasting_path(path)
         moved = trash_run(path)
-        note(f"moved to {moved}; to have it back: mv {_operand(moved)} {_operand(place)}")
+        # Into the folder, where a run of that name refuses it: mv would put it inside that.
+        back = f"{_operand(place.parent)}/" if moved.name == place.name else _operand(place)
+        note(f"moved to {moved}; to have it back: mv {_operand(moved)} {back}")
     return ExitCode.DONE
 
 
