@@ -291,4 +291,4 @@ def test_the_engines_write_the_same_and_what_does_not_go_together_is_refused(
     assert answers[""]["samples"] == answers["--engine torch"]["samples"] == answers["-n 3"]["samples"][:1]
     for options in (["--engine", "torch", "--weights", "int8"], ["--engine", "native", "--device", "mps"]):
         assert main([*arguments, *options]) == 2
-        assert re.search("hint: (--engine auto|leave)", capsys.readouterr().err)
+        assert re.search("hint: (auto lets it be chosen: --engine auto|leave)", capsys.readouterr().err)
