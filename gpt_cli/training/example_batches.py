@@ -159,7 +159,7 @@ def open_example_batches(
     if corpus.labelled:
         rows = LabelledRows.of(config, corpus.labelled["train"], "training", note)
     elif corpus.examples:
-        rows = ExampleRows.of(config, corpus.examples["train"], "training", note)
+        rows = ExampleRows.of(config, corpus.examples["train"], "training", note, corpus.examples.values())
     else:
         return None
     return ExampleBatches.of(config, rows, device, world)

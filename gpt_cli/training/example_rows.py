@@ -4,7 +4,7 @@ Padding follows the example, where causal attention does not look, and is no tar
 alone. Shapes: R rows, W width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +33,14 @@ class ExampleRows:
     """(N,) whether a token of the split counts as a target."""
 
     @classmethod
-    def of(cls, config: Config, examples: Examples, split: str, note: Notify) -> "ExampleRows":
-        """The rows of a split; `note` reports examples that are too long. Raises RequestError where none is left."""
+    def of(
+        cls, config: Config, examples: Examples, split: str, note: Notify, others: Iterable[Examples] = ()
+    ) -> "ExampleRows":
+        """The rows of a split; `note` reports examples that are too long. Raises RequestError where none is left, with
+        the context that this split and `others`, those read beside it, need.
+        """
         context, cut = config.model.context_length, config.data.too_long == "cut"
-        counted = examples.kinds != PROMPT
-        if config.data.loss_on == "all":
-            counted = np.ones_like(counted)
-        counted[examples.starts[:-1]] = False  # the first token is not predicted
+        counted = _counted(config, examples)
         widths = np.minimum(examples.lengths - 1, context)
         fits = examples.lengths - 1 <= context
         cumulative = np.concatenate([[0], np.cumsum(counted)])
@@ -53,18 +54,17 @@ class ExampleRows:
                 f"{too_long:,} of {len(examples):,} {split} examples are longer than model.context_length {context}:"
                 f" {', '.join(actions)}"
             )
-        if not len(indices) and cut:
-            targets = np.flatnonzero(counted)
-            widths_needed = targets - examples.starts[np.searchsorted(examples.starts, targets, side="right") - 1]
-            raise RequestError(
-                f"cut to model.context_length {context}, no {split} example keeps a token that is learned",
-                hint=_larger_context(config, int(widths_needed.min())),
-            )
         if not len(indices):
-            least = int(examples.lengths.min()) - 1
+            least = max(_least_context(config, each) for each in (examples, *others) if len(each))
+            hint = _larger_context(config, least)
+            if cut:
+                raise RequestError(
+                    f"cut to model.context_length {context}, no {split} example keeps a token that is learned", hint=hint
+                )
+            shortest = int(examples.lengths.min()) - 1
             raise RequestError(
-                f"no {split} example fits into model.context_length {context}: the shortest has {least:,} tokens",
-                hint=_larger_context(config, least) + ("; or data.too_long=cut" if learns.any() else ""),
+                f"no {split} example fits into model.context_length {context}: the shortest has {shortest:,} tokens",
+                hint=hint + ("; or data.too_long=cut" if learns.any() else ""),
             )
         return cls(examples, indices, widths[indices], counted)
 
@@ -122,6 +122,21 @@ class ExampleRows:
         n_bytes, characters = (counts @ sizes).tolist()
         end = self.examples.end_text
         return n_bytes - ends * len(end.encode()), characters - ends * len(end)
+
+
+def _counted(config: Config, examples: Examples) -> npt.NDArray[np.bool_]:
+    """(N,) whether a token counts as a target. The first of an example does not: it is not predicted."""
+    counted = np.ones(len(examples.kinds), dtype=np.bool_) if config.data.loss_on == "all" else examples.kinds != PROMPT
+    counted[examples.starts[:-1]] = False
+    return counted
+
+
+def _least_context(config: Config, examples: Examples) -> int:
+    """The smallest context into which an example fits, or, where they are cut, one of its targets."""
+    if config.data.too_long != "cut":
+        return int(examples.lengths.min()) - 1
+    targets = np.flatnonzero(_counted(config, examples))
+    return int((targets - examples.starts[np.searchsorted(examples.starts, targets, side="right") - 1]).min())
 
 
 def _larger_context(config: Config, least: int) -> str:

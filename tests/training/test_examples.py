@@ -167,19 +167,30 @@ def test_what_is_too_long_is_told_and_left_out_or_cut_as_asked(tmp_path):
         open_batches(config_of(path, "model.context_length=4"), corpus, CPU, notes.append)
 
 
-def test_a_context_to_which_no_example_can_be_cut_is_refused_with_the_smallest_that_suffices(tmp_path):
-    rows = [{"prompt": f"{i:02d}pppp" + "p" * (i % 7), "completion": "c" * 60} for i in range(20)]
-    path = write(tmp_path / "long.jsonl", rows)
-    corpus = corpus_of(config_of(path))
-    keys = "data.too_long=cut", "model.context_length=2"
-    with pytest.raises(RequestError, match="no training example keeps a token that is learned") as refused:
-        open_batches(config_of(path, *keys), corpus, CPU, print)
+@pytest.mark.parametrize("too_long", ["cut", "drop"])
+def test_a_context_without_an_example_is_refused_with_the_smallest_that_both_splits_can_use(tmp_path, too_long):
+    pairs = {
+        split: write(
+            tmp_path / f"{split}.jsonl",
+            [{"prompt": f"{i:02d}" + "p" * (n + i % 7), "completion": "c" * 60} for i in range(20)],
+        )
+        for split, n in (("train", 4), ("val", 11))
+    }
+    keys = f"data.too_long={too_long}", f"data.val_source={pairs['val']}"
+    corpus = corpus_of(config_of(pairs["train"], *keys))
+
+    def open_splits(context: str) -> None:
+        config = config_of(pairs["train"], *keys, context)
+        open_batches(config, corpus, CPU, print)
+        open_evaluation(config, corpus, CPU, print)
+
+    with pytest.raises(RequestError, match="no training example") as refused:
+        open_splits("model.context_length=2")
     assert refused.value.hint is not None
-    smallest = refused.value.hint.split()[-1]
-    assert len(open_batches(config_of(path, keys[0], smallest), corpus, CPU, print).rows)
-    below = f"model.context_length={int(smallest.split('=')[1]) - 1}"
-    with pytest.raises(RequestError, match="keeps a token"):
-        open_batches(config_of(path, keys[0], below), corpus, CPU, print)
+    (smallest,) = re.findall(r"model.context_length=(\d+)", refused.value.hint)
+    open_splits(f"model.context_length={smallest}")
+    with pytest.raises(RequestError, match="no validation example"):
+        open_splits(f"model.context_length={int(smallest) - 1}")
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
