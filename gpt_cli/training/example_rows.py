@@ -58,9 +58,8 @@ class ExampleRows:
             least = max(_least_context(config, each) for each in (examples, *others) if len(each))
             hint = _larger_context(config, least)
             if cut:
-                raise RequestError(
-                    f"cut to model.context_length {context}, no {split} example keeps a token that is learned", hint=hint
-                )
+                action = f"cut to model.context_length {context}"
+                raise RequestError(f"{action}, no {split} example keeps a token that is learned", hint=hint)
             shortest = int(examples.lengths.min()) - 1
             raise RequestError(
                 f"no {split} example fits into model.context_length {context}: the shortest has {shortest:,} tokens",
