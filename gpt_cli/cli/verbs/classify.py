@@ -73,7 +73,9 @@ def classify(
     note(f"{path}, step {saved.step:,}")
     if text_key is not None:
         files = [text for text in texts if _is_file(text)]
-        refuse_text_key(files or texts, text_key)
+        if not files:
+            raise RequestError("--text-key is of files: none is given", hint="leave it out")
+        refuse_text_key(files, text_key)
     if encoding is not None and not any(text == "-" or _is_file(text) for text in texts):
         raise RequestError("--encoding is of files and standard input: none is given")
     refuse_encoding([text for text in texts if text == "-" or _is_file(text)], encoding)

@@ -196,7 +196,7 @@ def _record_end(
         reason = lost if end.exit_code == 0 else "it was interrupted"
         outcome = replace(outcome, state="failed", error=end.error or reason)
     if not outcome.is_final:
-        note(f"  {task.label}: saved at step {outcome.steps:,}")
+        note(f"  {task.label}: " + (f"saved at step {outcome.steps:,}" if outcome.steps else "stopped as it began"))
         return
     execution.outcomes[task.name] = outcome
     progress.reached(task.name, 1.0)
