@@ -362,7 +362,7 @@ class FakeSource:
 def test_the_time_left_is_by_the_pace_of_this_process_and_unknown_at_first() -> None:
     clock_time = 0.0
     task = RunTask("a", "a", parse_config("", "none", ["run_dir=a", "train.steps=100"]))
-    progress = Progress(FakeSource(2 * task.work), lambda: clock_time)  # type: ignore[arg-type]
+    progress = Progress(FakeSource(2 * task.work), lambda: clock_time, RunLimits())  # type: ignore[arg-type]
     progress.begun(task, Outcome("begun", steps=50))  # by a process before it
     assert progress.seconds_left() is None
     clock_time, expected = 30.0, 90.0
@@ -373,6 +373,18 @@ def test_the_time_left_is_by_the_pace_of_this_process_and_unknown_at_first() -> 
     assert messages == ["  50% of the work done, about 1:00 left"]
     progress.report(messages.append)
     assert len(messages) == 1
+
+
+def test_the_share_of_the_work_is_that_of_the_runs_that_max_runs_lets_begin() -> None:
+    clock_time = 0.0
+    task = RunTask("a", "a", parse_config("", "none", ["run_dir=a", "train.steps=100"]))
+    progress = Progress(FakeSource(2 * task.work), lambda: clock_time, RunLimits(max_runs=1))  # type: ignore[arg-type]
+    progress.begun(task, Outcome("begun", steps=0))
+    clock_time = 30.0
+    progress.reached("a", 0.5)
+    messages: list[str] = []
+    progress.report(messages.append)
+    assert messages == ["  50% of the work done, about 0:30 left"]
 
 
 # Interrupted

@@ -123,7 +123,7 @@ def execute(
 ) -> Execution:
     """Train the runs of `source` until it has no more, a limit is reached or a signal asks to stop (`request`)."""
     execution = Execution()
-    progress = Progress(source, clock)
+    progress = Progress(source, clock, limits)
     while True:
         while execution.left is None and pool.has_free and request.received is None:
             if (task := source.next(execution.outcomes)) is None:
@@ -230,8 +230,8 @@ def _record_pruning(run_dir: Path, step: int) -> None:
 class Progress:
     """The share of the work that is done, and the remaining time at the pace of this process."""
 
-    def __init__(self, source: RunSource, clock: Callable[[], float]) -> None:
-        self._source, self._clock = source, clock
+    def __init__(self, source: RunSource, clock: Callable[[], float], limits: RunLimits) -> None:
+        self._source, self._clock, self._limits = source, clock, limits
         self._started = self._last_note = clock()
         self._work: dict[str, float] = {}
         self._share: dict[str, float] = {}
@@ -256,18 +256,25 @@ class Progress:
         if now - self._last_note < _NOTE_EVERY:
             return
         self._last_note = now
-        done, total = self._sum(self._share), max(self._source.total_work, 1e-9)
+        done, total = self._sum(self._share), max(self._total_work, 1e-9)
         seconds = self.seconds_left()
         remaining = "" if seconds is None else f", about {format_duration(seconds)} left"
         note(f"  {min(1.0, done / total):.0%} of the work done{remaining}")
 
     def seconds_left(self) -> float | None:
         """The remaining time at the pace of this process; None while too little is done to estimate it."""
-        total = self._source.total_work
+        total = self._total_work
         done, before = self._sum(self._share), self._sum(self._before)
         if total <= 0 or done - before < _MIN_SHARE * max(total - before, 1e-9):
             return None
         return max(0.0, total - done) * self.elapsed / (done - before)
+
+    @property
+    def _total_work(self) -> float:
+        """An estimate for the runs that `max_runs` lets begin, as if all had the same work."""
+        runs = self._source.total_runs
+        begun = runs if self._limits.max_runs is None else min(runs, self._limits.max_runs)
+        return self._source.total_work * begun / max(1, runs)
 
     def _sum(self, shares: Mapping[str, float]) -> float:
         return sum(share * self._work[name] for name, share in shares.items())
