@@ -29,7 +29,7 @@ _ELSEWHERE = {
     "gpt tokenize TEXT": ("prepare", "preprocess", "encode", "tokenise", "tokenizer", "bpe", "decode"),
     "gpt data get NAME": ("download", "fetch", "pull", "get", "dataset", "corpus"),
     "gpt data inspect TEXT": ("inspect", "stats", "analyze", "analyse"),
-    "gpt export RUN PATH": ("convert", "save", "gguf", "quantize", "push"),
+    "gpt export RUN PATH": ("convert", "save", "gguf", "quantize", "push", "merge"),
     "gpt import hf DIR RUN": ("load", "from_pretrained"),
     "gpt config init TEXT": ("init", "new", "create", "configure", "setup"),
     "gpt report RUN": ("visualize", "visualise", "dashboard", "view", "tensorboard"),

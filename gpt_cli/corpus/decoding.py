@@ -67,6 +67,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
     encoding = check_encoding(encoding)
     stream = codecs.getincrementaldecoder(encoding)()
     offset = lines = 0  # bytes and lines that `stream` has consumed
+    as_utf8 = _Utf8Check() if encoding != "utf-8" else None
     empty = first = True
     for piece in chain(filter(None, pieces), [b""]):  # an empty one is the end
         if offset == 0 and (found := next((kind for magic, kind in _FORMATS.items() if piece.startswith(magic)), None)):
@@ -80,6 +81,8 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             )
         if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
             raise BinaryError(f"{name} is binary, not text: there is a zero byte at offset {offset + zero:,}")
+        if as_utf8 is not None:
+            as_utf8.feed(piece)
         pending = stream.getstate()[0]
         try:
             text = stream.decode(piece, not piece)
@@ -110,3 +113,28 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             yield text, data
     if empty:
         raise UserError(f"{name} is empty")
+    if as_utf8 is not None and as_utf8.is_likely:
+        note(
+            f"{name} is valid UTF-8, and is read as {encoding.upper()}: one encoding is for all texts;\n"
+            "if another file alone has it, write that one anew as UTF-8"
+        )
+
+
+class _Utf8Check:
+    """Tells if bytes, fed in pieces with an empty one at the end, could be a text in UTF-8 with more than ASCII."""
+
+    def __init__(self) -> None:
+        self._stream = codecs.getincrementaldecoder("utf-8")()
+        self._is_valid, self._has_others = True, False
+
+    def feed(self, piece: bytes) -> None:
+        if self._is_valid:
+            try:
+                text = self._stream.decode(piece, not piece)
+                self._is_valid, self._has_others = "\0" not in text, self._has_others or not text.isascii()
+            except UnicodeDecodeError:
+                self._is_valid = False
+
+    @property
+    def is_likely(self) -> bool:
+        return self._is_valid and self._has_others

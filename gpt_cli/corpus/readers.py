@@ -75,6 +75,11 @@ def inner_suffix(path: Path) -> str:
     return ".jsonl" if suffix == ".ndjson" else suffix
 
 
+def is_table(path: Path) -> bool:
+    """True for a file whose documents are its records: each has the text under a key."""
+    return inner_suffix(path) in (".jsonl", ".csv", ".parquet")
+
+
 def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
     """A function that reads a one-time stream from its start each time; the stream is spooled in a temporary file."""
     spools: list[IO[bytes]] = []

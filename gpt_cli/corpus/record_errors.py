@@ -97,6 +97,11 @@ class MissingKeyError(UserError):
         self.is_of_line = True
         self.hint = _blame_line(key)
 
+    def blame_file(self, key: str) -> None:
+        """Have the hint suggest no other key, now or later: the files before this one have `key`."""
+        self.is_of_line = True
+        self.hint = f"the files before it have '{key}', and one key is read of all: rename this one's, or leave it out"
+
     def advise(self, advice: str) -> None:
         """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
         listed = ", ".join(self.available[:10])[:200]

@@ -180,6 +180,8 @@ class SamplingParams:
         for name in ("stop", "choices", "logit_bias"):
             if name in values:
                 values[name] = _to_tuple(values[name])
+        if options.get("choices") is not None and not values["choices"]:
+            raise RequestError("choices are empty: there is no text to write", hint="choices=None is off")
         return replace(self, **values)
 
 

@@ -198,7 +198,7 @@ def _explain_steps(steps: int, context_length: int, epochs: float, text: TextSta
     tokens, length = plural(context_length, "token"), f"in {plural(steps, 'step')}"
     sees = f"It sees {tokens} at once and" if of_text else f"It reads up to {tokens} of each, and"
     if epochs >= 0.995:
-        return f"{sees} {'its training text' if of_text else 'all of them'} {epochs:.1f} times, {length}."
+        return f"{sees} {'its training text' if of_text else 'all of them'} {epochs:,.1f} times, {length}."
     share = f"{'' if text.is_exact else 'about '}{100 * epochs:.2g}%"
     steps_of_epoch = math.ceil(steps / max(epochs, 1e-9))
     everything = "it" if of_text else "them"

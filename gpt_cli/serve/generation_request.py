@@ -112,7 +112,7 @@ def _parse_token_id(model: ServedModel, name: str) -> int:
 
 
 async def encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
-    """The tokens of each prompt. `prompt` is a text, a list of texts, a list of tokens, or a list of those.
+    """The tokens of each prompt. `prompt` is a text, a list of texts, a list of tokens, or a list of those; None is "".
 
     Raises ApiError for anything else.
     """
@@ -120,8 +120,8 @@ async def encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
 
 
 def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
-    if isinstance(prompt, str):
-        return [encode(model, prompt)]
+    if prompt is None or isinstance(prompt, str):
+        return [encode(model, prompt or "")]
     if isinstance(prompt, list) and prompt:
         if all(isinstance(item, str) for item in prompt):
             return [encode(model, item, place=f"prompt {number}: ") for number, item in enumerate(prompt, 1)]

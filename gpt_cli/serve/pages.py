@@ -142,10 +142,10 @@ def _attention_json(model: ServedModel, tokens: list[int], layer: int, head: int
     from gpt_cli.evaluation.attention_capture import capture_attention  # noqa: PLC0415 - it imports torch
 
     layers, heads = model.config.model.n_layer, model.config.model.n_head
-    for name, value, maximum in (("layer", layer, layers), ("head", head, heads)):
-        if value > maximum:
-            raise ApiError(400, f"{name} must be at most {maximum}, not {value}", param=name)
-    weights = capture_attention(model.network, tokens)[layer - 1].weights()[head - 1].tolist()
+    for name, value, count in (("layer", layer, layers), ("head", head, heads)):
+        if value >= count:
+            raise ApiError(400, f"{name} must be at most {count - 1}, not {value}", param=name)
+    weights = capture_attention(model.network, tokens)[layer].weights()[head].tolist()
     return {
         **{"layer": layer, "layers": layers, "head": head, "heads": heads},
         "tokens": [token_text(model, token) for token in tokens],

@@ -181,12 +181,12 @@ class DetokenizeRequest(_Strict):
 
 
 class AttentionRequest(_Strict):
-    """`POST /attention`. Layers and heads count from 1."""
+    """`POST /attention`. Layers and heads count from 0, as in `gpt attention`."""
 
     model: str | None = None
     text: str
-    layer: int = Field(1, ge=1)
-    head: int = Field(1, ge=1)
+    layer: int = Field(0, ge=0)
+    head: int = Field(0, ge=0)
 
 
 class ScoreRequest(_Strict):

@@ -8,6 +8,7 @@ import lzma
 import os
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import compression
+from gpt_cli.corpus.decoding import decode
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import BUILTIN, Document, read_documents
 from gpt_cli.errors import RequestError, UserError
@@ -76,6 +78,22 @@ def test_what_is_compressed_is_no_text_in_any_encoding(tmp_path: Path, encoding:
     with pytest.raises(UserError, match=r"x is gzip, not text") as caught:
         list(read_documents(str(tmp_path / "x"), note=print, options=ReaderOptions(encoding)))
     assert caught.value.hint == "decompress it, or call it by a name that ends in .gz"
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=12) | st.text(st.sampled_from("aé😀"), max_size=6).map(str.encode), st.data())
+def test_another_encoding_of_what_could_be_utf8_is_noted(content: bytes, data: st.DataObject) -> None:
+    """However the bytes come: characters may be divided between pieces."""
+    content = b"a" + content.replace(b"\0", b"")
+    cuts = sorted(data.draw(st.lists(st.integers(1, len(content)), max_size=4)))
+    pieces = [content[start:end] for start, end in pairwise([0, *cuts, len(content)])]
+    notes: list[str] = []
+    assert "".join(decode(pieces, "x", "latin-1", notes.append)) == content.decode("latin-1")
+    try:
+        is_noted = not content.decode().isascii()
+    except UnicodeDecodeError:
+        is_noted = False
+    assert ["x is valid UTF-8" in note for note in notes] == [True] * is_noted
 
 
 def test_newlines_stay_what_they_are(tmp_path: Path) -> None:

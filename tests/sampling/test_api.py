@@ -94,6 +94,9 @@ def test_wrong_requests_raise_what_the_command_line_would_report(checkpoint: Pat
     with pytest.raises(RequestError, match="there is no option temperatur") as refused:
         run.generate("a", temperatur=1)
     assert refused.value.hint == "did you mean temperature?"
+    with pytest.raises(RequestError, match="choices are empty"):
+        run.generate("a", choices=[])
+    assert run.generate("a", choices=None, seed=1).text() == run.generate("a", seed=1).text()
     for n in (0, -1):
         with pytest.raises(RequestError, match=f"n must be at least 1, not {n}"):
             run.generate_batch("a", n)

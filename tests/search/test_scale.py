@@ -153,6 +153,8 @@ def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_
     assert gpt_here("train", "--config", "scales/tiny/advised.yaml", "--dry-run").rc == 0
     advised = load_config(folder / "scales/tiny/advised.yaml")
     assert advised.run_dir == "runs/tiny-advised"  # the config's own run, if there is one, stays as it is
+    assert advised.checkpoint.every == max(1, advised.train.steps // 8)  # not as often as the config's shorter run
+    assert advised.schedule.warmup_steps <= advised.train.steps // 10
     second_outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--json")
     assert json.loads(second_outcome.stdout) == result
     other_jobs = gpt_here("scale", "tiny.yaml", "runtime.threads=null", "--jobs", "3", "--budget", "60s", "--json")

@@ -190,6 +190,7 @@ def test_every_prompt_of_a_request_has_its_n_texts_in_order(client: Client) -> N
         expected = client.ask("/v1/completions", prompt=prompt, n=2, seed=4)[1]["choices"]
         assert [c["text"] for c in answer["choices"][2 * i : 2 * i + 2]] == [c["text"] for c in expected]
     assert client.text(prompt=[97], seed=4) == client.text(prompt=[[97]], seed=4) == client.text(prompt="a", seed=4)
+    assert client.text(prompt=None, seed=4) == client.text(prompt="", seed=4) == client.text(seed=4)
 
 
 def test_penalties_take_off_what_they_say_for_each_token_that_is_there(client: Client) -> None:

@@ -89,11 +89,12 @@ def test_runs_are_told_with_their_curves_and_what_differs(client: Client) -> Non
 
 
 def test_a_head_divides_its_attention_among_what_it_sees(client: Client) -> None:
-    status, attention = client.ask("/attention", model="first", text="hello", layer=2, head=1)
+    status, attention = client.ask("/attention", model="first", text="hello", layer=1, head=0)
     assert (status, attention["layers"], attention["heads"], attention["tokens"]) == (200, 2, 2, list("hello"))
     assert [len(row) for row in attention["weights"]] == [1, 2, 3, 4, 5]
     assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in attention["weights"])
-    assert client.ask("/attention", text="hello", layer=3)[1]["error"]["param"] == "layer"
+    assert client.ask("/attention", text="hello", layer=2)[1]["error"]["param"] == "layer"
+    assert client.ask("/attention", model="first", text="hello")[1]["weights"] != attention["weights"]  # of layer 0
 
 
 def test_attention_is_of_the_end_of_a_text_that_the_model_does_not_see_whole(client: Client) -> None:

@@ -1,5 +1,6 @@
 """`gpt export`: a run in the formats of others."""
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -49,7 +50,7 @@ def export(
     if to is None and suffix in _FOREIGN:
         raise RequestError(
             f"gpt writes no {suffix}",
-            hint=f"for Transformers, and what converts from it, name a directory: {target.with_suffix('')}; a file is"
+            hint=f"for Transformers, and what converts from it, name a directory: {_free_directory(target)}; a file is"
             " .gguf or .safetensors",
         )
     named = next((kind for kind, its_suffix in _SUFFIXES.items() if its_suffix == suffix), "hf")
@@ -58,7 +59,7 @@ def export(
     if to == "hf" != named:
         raise RequestError(
             f"--to hf makes a directory, and {target} is the name of a file",
-            hint=f"leave out --to hf for a file, or name a directory: {target.with_suffix('')}",
+            hint=f"leave out --to hf for a file, or name a directory: {_free_directory(target)}",
         )
     if (of_file := _SUFFIXES.get(to)) is not None and suffix in {*_SUFFIXES.values()} - {of_file}:
         raise RequestError(f"--to {to} writes a {of_file}", hint=f"call it {target.with_suffix(of_file)}")
@@ -82,9 +83,7 @@ def export(
 
     loaded = load_model(path, torch.device("cpu"), note, "any")
     if to == "gguf" and loaded.config.task.kind == "classes":
-        name = target.with_suffix("")
-        name = name.with_name(f"{name.name}-hf") if name.exists() else name
-        into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {quote(str(name))}"
+        into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {_free_directory(target)}"
         raise RequestError(
             f"{run} classifies texts: it predicts no tokens, as a model of llama.cpp must",
             hint=into_hf if loaded.config.task.pooling == "last" else "gpt classify uses it as it is",
@@ -133,6 +132,14 @@ def _note_unexported_prompt(run: "LoadedRun") -> None:
     if sample.prompt and eot_id is not None:
         start = run.tokenizer.decode([eot_id])
         note(f"sample.prompt, {sample.prompt!r}, stays in the run: elsewhere a text without a prompt begins at {start}")
+
+
+def _free_directory(file: Path) -> str:
+    """The name, quoted, of a directory that is not there yet, after that of `file`."""
+    from gpt_cli.run.run_files import free_name
+
+    name = file.with_suffix("")
+    return quote(str(free_name(name, "-hf") if os.path.lexists(name) else name))
 
 
 def _free_name(run: Path, target: Path, *, is_directory: bool) -> str:

@@ -113,9 +113,11 @@ def score(
     refuse_several({"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens})
     if worst is not None and (as_json or (jsonl and labels is not None)):
         shown_as = "--json" if as_json else "--jsonl with --labels"
-        raise RequestError(f"--worst chooses what is listed, and {shown_as} prints all", hint="leave --worst out")
+        useless = "--worst" if by == "bits-per-byte" else "--worst and --by"
+        raise RequestError(f"--worst chooses what is listed, and {shown_as} prints all", hint=f"leave {useless} out")
     if by != "bits-per-byte" and (worst is None or labels is not None):
-        raise RequestError("--by is for --worst, of lines", hint=f"--worst 10 --by {by}")
+        hint = "leave --by out" if as_json or labels is not None else f"--worst 10 --by {by}"
+        raise RequestError("--by is for --worst, of lines", hint=hint)
     if encoding != "utf-8" and labels is not None:
         raise RequestError("--encoding does not go with --labels: their FILE is UTF-8", hint="write it anew as UTF-8")
     if labels is None:

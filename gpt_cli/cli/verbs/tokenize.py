@@ -172,7 +172,7 @@ def tokenize(
             used = tokenized.tokenizer
             result |= describe(tokenized, out)
         else:
-            used = _tokenizer(data, config, tokenizer)
+            used = _tokenizer(data, config)
         if text is not None:
             result["encoding"] = _encode(used, text, allow_special)
         if ids is not None:
@@ -198,12 +198,12 @@ def _refuse_with_compare(**given: bool) -> None:
         )
 
 
-def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig", file: Path | None) -> "Tokenizer":
-    """The tokenizer that is learned from a text, or, without a text, that of `file`, or else that of bytes."""
+def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig") -> "Tokenizer":
+    """The tokenizer that is learned from a text, or, without a text, that of a file, or else that of bytes."""
     if data is None:
-        from gpt_cli.tokenizer import ByteTokenizer, load_tokenizer
+        from gpt_cli.tokenizer.trainer import train_tokenizer
 
-        return ByteTokenizer() if file is None else load_tokenizer(file, config.pattern)
+        return train_tokenizer((), config)
     from gpt_cli.corpus.prepare import learn_tokenizer
 
     with interruptible_progress() as progress:
@@ -239,6 +239,8 @@ def _config(
         raise RequestError(f"--allow-special is only for --kind bpe: a {kind} vocabulary has no special token")
     if kind != "char" and (unknown, min_count) != ("error", 1):
         raise RequestError(f"--unknown and --min-count are only for --kind char: a {kind} vocabulary knows every text")
+    if min_count > 1 and file is not None:
+        raise RequestError("--min-count is only for a vocabulary that is learned", hint="leave out --min-count")
     if min_count > 1 and unknown != "token":
         raise RequestError(
             f"--min-count {min_count} leaves characters out", hint="add --unknown token to stand for them"

@@ -7,13 +7,12 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
+from gpt_cli.corpus.readers import ReaderOptions, inner_suffix, is_table
 from gpt_cli.corpus.record_errors import MissingKeyError, is_no_text
-from gpt_cli.corpus.sources import find_files
+from gpt_cli.corpus.sources import find_files, find_path, how_to_make_lines
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
-_RECORDS = (".jsonl", ".csv", ".parquet")
 _MAX_LABEL = 200
 _LABEL_NAMES = ("label", "class", "category", "sentiment", "target", "rating", "intent", "topic")
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
@@ -49,14 +48,14 @@ def read_labelled(source: str, data: DataConfig, note: Notify) -> Iterator[Label
             )
         labels[location] = _label_text(label, location)
     for file in find_files(source, ReaderOptions(data.encoding, data.text_key), lambda _: None):
-        is_table = inner_suffix(Path(file.name)) in _RECORDS
+        is_record = is_table(Path(file.name))
         for location, pieces in file.read(lambda _: None):  # notes were given with the labels
             text = b"".join(pieces).decode()
-            if is_table and location not in labels:
+            if is_record and location not in labels:
                 raise UserError(f"there is no label in the column '{data.label_key}'", where=location)
             if not text.strip():
                 raise _empty_text_error(location)
-            yield LabelledText(location, text, labels.pop(location), is_table)
+            yield LabelledText(location, text, labels.pop(location), is_record)
     if labels:  # readers skip empty texts
         raise _empty_text_error(next(iter(labels)))
 
@@ -66,7 +65,12 @@ def _labels(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str, 
     for file in find_files(source, ReaderOptions(data.encoding, data.label_key, labels=True), note):
         path = Path(file.name)
         suffix = inner_suffix(path)
-        if suffix not in _RECORDS:
+        if not is_table(path):
+            if suffix in (".tsv", ".json") and find_path(source) == path:
+                raise UserError(
+                    f"{path} is {suffix[1:].upper()}, and labels are read from .jsonl, .csv and .parquet",
+                    hint=how_to_make_lines(path) if suffix == ".json" else "write it anew with commas between columns",
+                )
             folder = path.absolute().parent.name
             if not path.exists() or not folder:
                 raise UserError(

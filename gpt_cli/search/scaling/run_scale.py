@@ -38,6 +38,7 @@ PLAN, ADVISED = "scale.json", "advised.yaml"
 _LIMIT = 1 << 20
 DRAWS = 200  # of the bootstrap
 _FEWEST = 8  # runs that a law of five constants is fitted to
+_SAVED_EVERY = 300.0  # seconds of the advised training
 _BUDGET_FACTORS = (1, 10, 100)  # advice is for the budget times each of these
 
 
@@ -261,7 +262,10 @@ def _task(number: int, rung: Rung, base: Config, home: Path) -> RunTask:
 
 
 def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
-    """The config, as YAML, of the shape nearest to the advice, evaluated at its end alone, like the ladder's runs."""
+    """The config, as YAML, of the shape nearest to the advice.
+
+    It is evaluated at its end alone, like the ladder's runs, and saved eight times like them, or every five minutes.
+    """
 
     @functools.cache
     def scaled(eighths: int) -> tuple[float, Config]:
@@ -273,5 +277,11 @@ def _advised_config(base: Config, advice: Advice, vocab_size: int) -> str:
     _, config = min(neighbours, key=lambda pair: abs(math.log(pair[0] / advice.parameters)))
     tokens_per_step = config.train.batch_size * config.model.context_length
     steps = min(INT32_MAX, max(1, round(advice.tokens / tokens_per_step)))
-    values = {"train.steps": steps, "eval.every": None, "sample.every": None}
+    values = {
+        "train.steps": steps,
+        "schedule.warmup_steps": min(config.schedule.warmup_steps, steps // 10),
+        "eval.every": None,
+        "checkpoint.every": max(1, steps // max(8, int(advice.seconds / _SAVED_EVERY))),
+        "sample.every": None,
+    }
     return dump_config(parse_config(dump_config(with_values(config, values)), "advice"), full=False)

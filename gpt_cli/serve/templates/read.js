@@ -40,11 +40,11 @@ async function lookInside(event) {
   say("looking\u2026");
   try {
     const seen = await ask("/attention", { model: chosen(), text: $("seen").value, layer: Number($("layer").value), head: Number($("head").value) });
-    $("layer").max = seen.layers;
-    $("head").max = seen.heads;
+    $("layer").max = seen.layers - 1;
+    $("head").max = seen.heads - 1;
     drawAttention(seen);
     const size = seen.tokens.length, all = seen.text_tokens === size ? "" : `; the last ${size} of ${seen.text_tokens} tokens`;
-    say(`layer ${seen.layer} of ${seen.layers}, head ${seen.head} of ${seen.heads}${all}`);
+    say(`layer ${seen.layer} of 0 to ${seen.layers - 1}, head ${seen.head} of 0 to ${seen.heads - 1}${all}`);
   } catch (error) { say(error.message, true); }
 }
 
