@@ -20,11 +20,22 @@ from gpt_cli.config.template import forget_format
 from gpt_cli.config.validation_messages import look_up, translate_errors
 from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files import check_listed
+from gpt_cli.files import DamagedError, check_listed
+from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import how_to_permit
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS = {"rope_rounding": "power"}
+
+
+def _check_sum(path: Path) -> None:
+    """Raise DamagedError unless the config.yaml of a run is what its SHA256SUMS says."""
+    try:
+        check_listed(path.parent, [path.name])
+    except DamagedError as error:
+        if error.member is not None and (command := how_to_put_back(path.parent, path.name)) is not None:
+            error.hint = f"{error.hint}: {command}"
+        raise
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -37,7 +48,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     run_dir = enclosing_run(path)
     if run_dir is not None:
-        check_listed(path.parent, [path.name])
+        _check_sum(path)
     text = read_config_file(path)
     if run_dir is not None:  # where null is the directory that it lies in
         overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]

@@ -66,8 +66,8 @@ class OptimConfig(ConfigSection):
     """Peak learning rate: of every parameter under adamw, of the hidden matrices under muon. auto: what a range test
     (`gpt tune`) proposes, run before the first step; the run keeps it. adamw_lr then keeps its ratio to 0.02."""
     adamw_lr: Positive = 0.005
-    """Peak learning rate of what Muon leaves to AdamW: embeddings, vectors and, times 128 / n_embd where that
-    is less than 1, an untied head. Unused under adamw."""
+    """Peak learning rate of what Muon leaves to AdamW: embeddings, vectors, all of LoRA, a new classification head and,
+    times 128 / n_embd where that is less than 1, an untied head. Unused under adamw."""
     betas: Annotated[tuple[Probability, Probability], Strict(False)] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
     eps: Positive = 1e-8
@@ -276,6 +276,11 @@ class Config(ConfigSection):
         recipe = values.get("recipe")
         return apply_preset(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
 
+    @property
+    def rate_keys(self) -> tuple[str, ...]:
+        """The keys of the peak learning rates that have an effect."""
+        return rate_keys(self.optim.name, updates_matrices=self.lora.rank is None and self.task.trains == "all")
+
     @model_validator(mode="after")
     def _check_sections(self) -> Self:
         """Refuse keys of several sections that do not go together."""
@@ -299,3 +304,13 @@ class Config(ConfigSection):
             if getattr(self.train, key) is not None:
                 raise ValueError(f"train.{key} needs evaluations during training: eval.every is null")
         return self
+
+
+def rate_keys(optimizer: str, *, updates_matrices: bool) -> tuple[str, ...]:
+    """The keys of the peak learning rates that have an effect.
+
+    `updates_matrices`: hidden matrices are trained, which are all that Muon updates. LoRA's and a head are not.
+    """
+    if optimizer == "adamw":
+        return ("optim.lr",)
+    return ("optim.lr", "optim.adamw_lr") if updates_matrices else ("optim.adamw_lr",)

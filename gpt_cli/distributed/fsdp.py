@@ -9,6 +9,7 @@ cut up, their last elements could fall out of full registers, where kernels roun
 Shapes: R rows of a parameter, of which process r has chunk r of ceil(R / processes); S elements of a slice.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from math import prod
 from typing import Any
@@ -58,6 +59,8 @@ class FullShard(Shard):
             sharded.set_custom_all_gather(_AllGather(world))  # type: ignore[arg-type]
             sharded.set_custom_reduce_scatter(_TreeReduceScatter(self.progress))  # type: ignore[arg-type]
         register_fsdp_forward_method(model, "features")
+        # of an in-place operation on a view that a module returns: there is none
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
         self.device = device
         self.sharded = {name: p for name, p in model.named_parameters() if name not in self.vectors}
         self.names = {n: p for n, p in model.named_parameters(remove_duplicate=False) if n not in self.vectors}

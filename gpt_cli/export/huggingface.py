@@ -63,7 +63,10 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "README.md": model_card(run, layout.architecture).encode(),
     }
     if labels is None:
-        contents["generation_config.json"] = _json(special | _eos_token(run, template) | _generation(run.config.sample))
+        never = {} if tokenizer.unk_id is None else {"suppress_tokens": [tokenizer.unk_id]}  # which nothing writes here
+        contents["generation_config.json"] = _json(
+            special | _eos_token(run, template) | never | _generation(run.config.sample)
+        )
     try:
         commit_files(directory, contents)
     except ExistsError as error:

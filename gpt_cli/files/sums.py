@@ -98,6 +98,12 @@ def unlisted(path: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in listed]
 
 
+def matches(path: Path, name: str, file: Path) -> bool:
+    """True if `file` is what SHA256SUMS of the directory `path` says of `name`, or if it says nothing of it."""
+    sums = {sha256 for listed, sha256 in _listed(path) if listed == name}
+    return not sums or _sum_of(file, follow=False) in sums
+
+
 def read_member(path: Path, follow: bool = False) -> Iterator[bytes]:
     """Yield the bytes of a file with a checksum.
 

@@ -14,7 +14,7 @@ def draw_range_test(test: RangeTest, output: Path) -> None:
     axes.plot(test.lr, test.smooth, color=COLOURS[0], linewidth=1.6, label="training loss, smoothed")
     axes.axvline(test.config_lr, color="0.6", linestyle=":", label=f"the config's, {test.config_lr:g}")
     axes.axvline(test.proposed_lr, color=COLOURS[1], linestyle="--", label=f"proposed, {test.proposed_lr:g}")
-    axes.set_xlabel("optim.lr")
+    axes.set_xlabel(test.key)
     axes.set_ylabel(f"loss (nats per {test.unit})")
     add_grid(axes)
     axes.legend(frameon=False, fontsize="small")

@@ -9,6 +9,7 @@ from shlex import quote
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, check_listed, list_directory
+from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
 from gpt_cli.run.run_files import DATA, RUN, free_name
@@ -37,10 +38,10 @@ def check_run_files(path: Path) -> None:
     except DamagedError as error:
         absent = next((name for name in (CONFIG, TOKENIZER) if not (path / name).exists()), None)
         newest = next(iter(list_checkpoints(path)), None)
-        if absent is not None and newest is not None:
-            error.hint = f"put back the copy of a checkpoint: cp {quote(str(newest / absent))} {quote(str(path))}"
-        elif error.member in (CONFIG, TOKENIZER) and newest is not None:
-            error.hint = f"{error.hint}: cp {quote(str(newest / error.member))} {quote(str(path))}"
+        if absent is not None and (command := how_to_put_back(path, absent)) is not None:
+            error.hint = f"put back the copy of a checkpoint: {command}"
+        elif error.member is not None and (command := how_to_put_back(path, error.member)) is not None:
+            error.hint = f"{error.hint}: {command}"
         elif error.hint is None and newest is not None:
             error.hint = _use_alone(newest)
         raise

@@ -72,11 +72,9 @@ def how_to_train(run_dir: Path) -> str:
         return "it is being trained: wait until it saves, after checkpoint.every steps or at its end"
     ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]
     if ends and str(ends[-1].get("error")).startswith(f"{NonFiniteError.__name__}:"):
-        optims = [config.optim for config in (load_config(run_dir / CONFIG), Config())]
-        rate = min(optim.lr for optim in optims if optim.lr != "auto") / 10
-        rates = f"optim.lr={rate:g}"
-        if optims[0].name == "muon":
-            rates += f" optim.adamw_lr={min(optim.adamw_lr for optim in optims) / 10:g}"
+        config = load_config(run_dir / CONFIG)
+        current = {key: [get_key(one, key) for one in (config, Config())] for key in config.rate_keys}
+        rates = " ".join(f"{key}={min(r for r in both if r != 'auto') / 10:g}" for key, both in current.items())
         another = f"gpt train {quote(str(run_dir))} run_dir=runs/NAME {rates}"
         return f"its loss was not finite; train another: {another}"
     return f"train it first: gpt train {quote(str(run_dir))}"

@@ -32,18 +32,21 @@ class RangeTest:
     smooth: list[float]
     """A moving average of `loss`, free of the bias of its beginning."""
     proposed_lr: float
-    """For optim.lr."""
+    """For `key`."""
     proposed_adamw_lr: float | None
-    """For optim.adamw_lr, in the config's ratio to optim.lr; None where Muon is not used."""
+    """For optim.adamw_lr, in the config's ratio to optim.lr; None where one of them alone is used."""
     config_lr: float
     unit: Literal["token", "text"] = "token"
     """A text where classes are learned, else a token."""
+    key: str = "optim.lr"
+    """The key of the rates."""
 
 
 def lr_range_test(config: Config, note: Notify, steps: int = 100, factor: float = 30.0) -> RangeTest:
-    """Train for at most `steps` while the rate grows from optim.peak_lr / factor to optim.peak_lr * factor.
+    """Train for at most `steps` while the rate grows from the config's / factor to the config's * factor.
 
-    Under Muon, optim.adamw_lr grows in the same ratio. Starts from train.init_from or from random weights, whatever the
+    It is that of optim.lr, or of optim.adamw_lr where Muon updates nothing, as with LoRA. Under Muon, both grow in the
+    same ratio. Starts from train.init_from or from random weights, whatever the
     run directory holds. Writes nothing. Raises UserError if no rate made the loss fall, and as `initial_checkpoint`.
     """
     runtime = replace(setup_runtime(config.runtime), world=ALONE)  # process 0 proposes, while the others wait
@@ -52,6 +55,8 @@ def lr_range_test(config: Config, note: Notify, steps: int = 100, factor: float 
     batches = open_batches(config, corpus, runtime.device, note)
     initial = initial_checkpoint(config.model_copy(update={"run_dir": None}), corpus.tokenizer, note)
     state = TrainingState.initialize(config, corpus.tokenizer.vocab_size, runtime, note, initial)
+    optim, key = config.optim, config.rate_keys[0]
+    peak_lr = optim.peak_lr if key == "optim.lr" else optim.adamw_lr
     rates: list[float] = []
     losses: list[float] = []
     for step in range(steps):
@@ -60,12 +65,12 @@ def lr_range_test(config: Config, note: Notify, steps: int = 100, factor: float 
         value = loss.item()  # of the weights before this step's update
         if not math.isfinite(value) or (losses and value > min(losses) + _DIVERGED + math.log(2)):
             break
-        rates.append(multiplier * config.optim.peak_lr)
+        rates.append(multiplier * peak_lr)
         losses.append(value)
     smooth = debiased_ema(losses)
-    lr, optim = suggest_lr(rates, smooth), config.optim
-    adamw_lr = float(f"{lr * optim.adamw_lr / optim.peak_lr:.2g}") if optim.name == "muon" else None
-    return RangeTest(rates, losses, smooth, lr, adamw_lr, optim.peak_lr, config.task.predicted)
+    lr = suggest_lr(rates, smooth)
+    adamw_lr = float(f"{lr * optim.adamw_lr / peak_lr:.2g}") if len(config.rate_keys) == 2 else None
+    return RangeTest(rates, losses, smooth, lr, adamw_lr, peak_lr, config.task.predicted, key)
 
 
 def with_proposed_lr(config: Config, note: Notify) -> Config:

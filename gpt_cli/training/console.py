@@ -66,6 +66,7 @@ class Console:
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
             f"{_trained_part(config, state)}"
+            f"{_warmup(config) if finished is None else ''}"
             f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
         if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
@@ -167,6 +168,14 @@ def _unknown(corpus: Corpus) -> str:
     unk_id = corpus.tokenizer.unk_id
     share = 0.0 if unk_id is None else float(np.mean(corpus.val[:_COUNTED] == unk_id))
     return f"  <unk>  {share:.2%} of the validation text: characters that the vocabulary lacks\n" if share else ""
+
+
+def _warmup(config: Config) -> str:
+    """A line where the run ends before the learning rate has reached its peak."""
+    warmup, steps = config.schedule.warmup_steps, config.train.steps
+    if not 0 < steps < warmup:
+        return ""
+    return f"  rate   {100 * steps / warmup:.2g}% of its peak at the end: schedule.warmup_steps is {warmup:,}\n"
 
 
 def _trained_part(config: Config, state: TrainingState) -> str:

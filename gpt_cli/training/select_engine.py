@@ -1,5 +1,7 @@
 """The choice of the engine that trains: the C engine where it can compute, else torch (`TrainingState.initialize`)."""
 
+from collections.abc import Sequence
+
 import torch
 
 from gpt_cli.capabilities import NATIVE_TRAINER
@@ -17,9 +19,11 @@ TIMES_SLOWER = "2 to 3"  # see docs/reliability.md, "Without compiled code"
 
 
 def build_native_engine(
-    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None, *, packed: bool = False
+    model: GPT, config: RuntimeConfig, runtime: Runtime, note: Notify = lambda _: None, *, options: Sequence[str] = ()
 ) -> NativeEngine | None:
     """The C engine for `model`, or None where torch computes; `note` gets the reason unless torch was requested.
+
+    `options`: those of the training, besides the model's, that it does not know.
 
     If `runtime.engine: native` is impossible, raises RequestError where no machine could, UserError where this one
     cannot.
@@ -29,15 +33,15 @@ def build_native_engine(
     ):
         return None
     if config.engine == "native" and config.compile not in ("auto", False):
-        raise RequestError("runtime.compile is for torch: runtime.engine is native", hint="leave one of them out")
+        raise RequestError("runtime.compile is for torch: runtime.engine is native", hint="runtime.compile=auto")
     hint = "runtime.engine=auto"
     reason = f"it computes on a CPU, not on {runtime.device.type}" if runtime.device.type != "cpu" else None
     if reason is None and isinstance(model, SequenceClassifier):
         reason = "it does not know task.kind: classes"
     if reason is None and (option := NATIVE_TRAINER.refusal(model.config)) is not None:
         reason = f"it does not know {option}"
-    if reason is None and packed:
-        reason = "it does not know data.packing: true"
+    if reason is None and options:
+        reason = f"it does not know {options[0]}"
     if reason is not None:
         if config.engine == "native":
             raise RequestError(f"runtime.engine: native is not available here: {reason}", hint=hint)

@@ -77,9 +77,9 @@ class TrainingState:
             if config.train.activation_checkpointing:
                 apply_activation_checkpointing(model)
             shard = _shard(model, config, runtime)
-            native = None
-            if config.parallel.shard != "full":
-                native = build_native_engine(model, config.runtime, runtime, note, packed=config.data.packing)
+            options = ["data.packing: true"] * config.data.packing
+            options += ["parallel.shard: full"] * (config.parallel.shard == "full")
+            native = build_native_engine(model, config.runtime, runtime, note, options=options)
             muon = None if native is None else NativeMuon(native.library, native.threads, POLAR_EXPRESS).update
             optimizer: MuonAdamW | LoRA
             if config.lora.rank is not None:

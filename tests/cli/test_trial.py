@@ -103,6 +103,8 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         }
         texts |= {"alike.csv": texts["moods.csv"].replace(",good", ", Good", 10)}
         texts |= {"records.txt": texts["pairs.jsonl"]}
+        texts |= {"qa.jsonl": texts["pairs.jsonl"].replace("prompt", "q").replace("completion", "a")}
+        texts |= {"configs/c.yaml": f"data: {{source: beside.txt}}\n{small}", "configs/beside.txt": BOOK}
         texts |= {"headless.csv": "".join(f"bad,it is not number {n}\n" for n in range(40))}
         for name, text in texts.items():
             Path(name).parent.mkdir(exist_ok=True)

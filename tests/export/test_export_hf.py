@@ -18,7 +18,7 @@ from gpt_cli.export.layout import choose_layout
 from gpt_cli.model.position import Rotary, rotary_frequencies
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import load_model
-from gpt_cli.tokenizer import UnknownCharacters
+from gpt_cli.tokenizer import CharTokenizer, UnknownCharacters
 from tests.support.command import ROOT
 from tests.support.export_models import GPT2, LLAMA, LLAMA31, MODELS, NANOCHAT, POST, TEXT, TOKENIZERS, greedy, make_run
 
@@ -65,6 +65,19 @@ def test_rotary_tables_are_those_of_transformers_to_the_last_bit(width, scaling,
     theirs = LlamaRotaryEmbedding(described)(torch.zeros(1), torch.arange(4096)[None])
     ours = Rotary(4096, rotary_frequencies(config))
     assert all(torch.equal(t[0, :, : width // 2], o) for t, o in zip(theirs, (ours.cos, ours.sin), strict=True))
+
+
+@torch.no_grad()
+def test_a_token_that_gpt_never_writes_is_not_written_by_transformers(tmp_path):
+    """The head has <unk> as the likeliest token wherever the first character is at all likely."""
+    run = make_run({}, CharTokenizer("".join(sorted(set(TEXT))), has_unknown=True))
+    run.model.head.weight[-1] = 9 * run.model.head.weight[0]
+    export_huggingface(run, tmp_path / "out")
+    theirs, tokenizer = load(tmp_path / "out"), transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    inputs = tokenizer("The quick", return_tensors="pt")
+    written = theirs.generate(**inputs, max_new_tokens=15, do_sample=False)
+    assert run.tokenizer.unk_id in theirs(written).logits.argmax(-1)
+    assert tokenizer.decode(written[0]) == "The quick" + greedy(run, "The quick", 15)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)

@@ -328,6 +328,23 @@ def test_a_run_whose_checkpoints_are_gone_is_not_called_a_new_one(
     assert "lost" in gpt_here("runs").stdout
 
 
+def test_a_config_that_was_changed_since_the_checkpoint_is_put_back_as_the_hint_says(
+    folder: Path, gpt_here: Callable[..., Outcome]
+) -> None:
+    run = folder / "runs" / "one"
+    assert gpt_here("train", "runs/one", "eval.every=3").rc == 0  # complete: no new checkpoint
+    for spoil in (lambda: (run / "config.yaml").write_text("spoilt"), (run / "config.yaml").unlink):
+        assert gpt_here("train", "runs/one", "eval.every=2").rc == 0
+        spoil()
+        for verb in ("train", "sample"):
+            outcome = gpt_here(verb, "runs/one")
+            assert outcome.rc == 1
+            command = outcome.stderr.partition(": cp ")[2].strip()
+            assert "checkpoints" in command, outcome.stderr
+        subprocess.run(f"cp {command}", shell=True, check=True, cwd=folder)
+        assert gpt_here("sample", "runs/one", "--max-new-tokens", "1").rc == 0
+
+
 def test_a_damaged_file_is_told_alike_by_training_and_with_a_way_out(
     folder: Path, gpt_here: Callable[..., Outcome]
 ) -> None:

@@ -90,6 +90,10 @@ def test_a_model_that_is_trained_further_is_tuned_from_its_weights(config, capsy
     further = (*CLASSES, "train.init_from=base", "tokenizer.file=base/tokenizer.json", *how)
     test = proposed(capsys, str(config), *further, "run_dir=base")
     assert test["loss"][0] < 0.1
+    assert test["key"] == ("optim.adamw_lr" if how else "optim.lr")
+    assert (test["proposed_adamw_lr"] is None) == bool(how)
+    overrides = [f"{test['key']}={test['proposed_lr']}", "train.steps=1", "train.patience=null"]
+    assert main(["train", "--config", str(config), *further, *overrides, "run_dir=further"]) == 0
     with pytest.raises(RequestError, match="no-such-run"):
         lr_range_test(load_config(config, [*CLASSES, "train.init_from=no-such-run"]), print)
 

@@ -93,6 +93,9 @@ def missing_condition(config: Config, key: str) -> str | None:
     """The override without which `key` has no effect in `config`; None if it has one."""
     if key in ("lora.alpha", "lora.targets") and config.lora.rank is None:
         return "lora.rank=8 or another rank"
+    if key in ("optim.lr", "optim.momentum") and config.rate_keys == ("optim.adamw_lr",):
+        trained = "LoRA" if config.lora.rank is not None else "a head"
+        return f"parameters that Muon updates, and {trained} is trained by AdamW, at the rate of optim.adamw_lr"
     for keys, other, values in CONDITIONS:
         is_met = get_key(config, other) in values or (other == "tokenizer.kind" and config.tokenizer.file is not None)
         if key in keys and not is_met:

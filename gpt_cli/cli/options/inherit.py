@@ -59,6 +59,7 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
     Of rates that `overrides` set nothing is said. Raises RequestError where there is none, and what loading a
     checkpoint raises.
     """
+    from gpt_cli.config.schema import rate_keys
     from gpt_cli.run.checkpoint import is_checkpoint
     from gpt_cli.training.init_from import open_base, refuse_classifier
 
@@ -83,8 +84,12 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
         f"It starts from {run}, step {checkpoint.step:,}: the same model and the same {checkpoint.tokenizer.kind}"
         f" tokenizer of {checkpoint.tokenizer.vocab_size:,} ids."
     ]
-    if settings := " ".join(f"{key}={rate:g}" for key, rate in rates.items() if overrides.get(key) is None):
-        rates_are, those = ("Its rates are", "those") if settings.count("=") > 1 else ("Its other rate is", "that")
+    is_partial = overrides.get("lora.rank") is not None or overrides.get("task.trains") == "head"
+    effective = rate_keys(overrides.get("optim.name", base.optim.name), updates_matrices=not is_partial)
+    if open_keys := [key for key in effective if overrides.get(key) is None]:
+        settings = " ".join(f"{key}={rates[key]:g}" for key in open_keys)
+        rates_are, those = ("Its rates are", "those") if len(open_keys) > 1 else ("Its other rate is", "that")
+        rates_are = "Its rate is" if len(effective) == 1 else rates_are
         share = "as there" if tuned else f"a tenth of {those} there"
         sentences.append(f"{rates_are} {share}, so that it keeps what it knows: {settings}.")
     return Base(values, sentences)

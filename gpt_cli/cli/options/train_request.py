@@ -18,6 +18,7 @@ from gpt_cli.cli.options.keep_stdin import (
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
+from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _YAML = (".yaml", ".yml")
 _OF_RUN = ("run.json", "data.json", "tokenizer.json", "metrics.jsonl", "events.jsonl")
 _BPE = ("tokenizer.vocab_size", "tokenizer.pattern", "tokenizer.train_bytes")
+_OF_FORMAT = {"pairs": {"data.prompt_key", "data.completion_key"}, "chat": {"data.messages_key"}}
 _FILE, _TEXT = "gpt train --config configs/quickstart.yaml", "gpt train book.txt"
 
 
@@ -56,9 +58,10 @@ class Request:
         for source in sources:
             _refuse_key(source)
         if sources and file is not None:
+            on_text = f"gpt train {quote(str(file))} data.source={quote(sources[0])} trains it on that text"
             raise RequestError(
                 f"give either --config {file} or {sources[0]}, not both",
-                hint=f"gpt train {quote(str(file))} data.source={quote(sources[0])} trains it on that text",
+                hint="a run has one config" if Path(sources[0]).suffix.lower() in _YAML else on_text,
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
         from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
@@ -75,6 +78,7 @@ class Request:
         self.file = file
         config = load_config(file, self.overrides)
         refuse_to_lift(config, file, self.overrides)
+        _refuse_paths_beside(file, config)
         if config.run_dir is not None:
             from gpt_cli.run.resume import refuse_another_text, with_own_tokenizer
 
@@ -112,6 +116,9 @@ class Request:
         keys = [override.partition("=")[0] for override in self.overrides if not sets_null(override)]
         if any(key.startswith(_BPE) for key in keys) and "tokenizer.kind" not in keys:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
+        for form, its_keys in _OF_FORMAT.items():
+            if its_keys.intersection(keys) and not {"data.format", "task.kind"}.intersection(keys):
+                self.overrides = [*self.overrides, f"data.format={form}"]
         values = parse_overrides(self.overrides)
         source = _source(sources, values.get("data.source"))
         refuse_twice(source)
@@ -190,6 +197,17 @@ class Request:
         )
 
 
+def _refuse_paths_beside(file: Path, config: "Config") -> None:
+    """Raise RequestError for a text that is not there from the current folder, and is from that of `file`."""
+    from gpt_cli.config.paths import is_gone
+
+    for source in (*config.data.sources, *config.data.val_sources):
+        beside = file.parent / source
+        if is_gone(source) and not is_gone(str(beside)):
+            hint = f"paths are relative to the current folder: this one is {beside}"
+            raise RequestError(f"{source} does not exist here", where=str(file), hint=hint)
+
+
 def _note_new_run(file: Path, config: "Config", overrides: Sequence[str]) -> None:
     """Say that `config` is of another run than the one whose config is taken, and what is still of that one's text."""
     from gpt_cli.config.load import enclosing_run
@@ -226,9 +244,8 @@ def _config_file(source: str) -> Path | None:
     if not path.is_dir():
         return None
     if (path / "run.json").is_file():
-        copies = sorted(path.glob("checkpoints/step-*/config.yaml"), reverse=True)
-        if copies and not (path / "config.yaml").exists():
-            hint = f"put back the copy of a checkpoint: cp {quote(str(copies[0]))} {quote(source)}"
+        if not (path / "config.yaml").exists() and (command := how_to_put_back(path, "config.yaml")) is not None:
+            hint = f"put back the copy of a checkpoint: {command}"
             raise UserError(f"{source} is damaged: config.yaml is missing", hint=hint)
         return path / "config.yaml"
     if (path / "SHA256SUMS").is_file() and (path / "state.json").is_file():

@@ -42,6 +42,6 @@ def tune(
     if json:
         print_json(asdict(test))
         return
-    print(f"optim.lr={test.proposed_lr:g}")
+    print(f"{test.key}={test.proposed_lr:g}")
     if test.proposed_adamw_lr is not None:
         print(f"optim.adamw_lr={test.proposed_adamw_lr:g}")
