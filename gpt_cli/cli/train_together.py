@@ -44,7 +44,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
             world.answer_within(config.parallel.timeout_minutes)
             summary = train(config, Console(note) if world.is_main else SilentConsole())
             if world.is_main:
-                print_summary(summary, json=json)
+                print_summary(summary, config.train.steps, json=json)
             return summary.exit_code
         except UserError as error:
             if isinstance(error, LostProcessError) and LAUNCHER in os.environ:

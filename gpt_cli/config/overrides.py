@@ -13,7 +13,8 @@ def apply_overrides(document: ParsedYaml, overrides: Sequence[str]) -> ParsedYam
     """A new document in which each override has taken the place of what stood there; the last one wins.
 
     A value in quotes, or in brackets where a list may stand, is read as YAML. Any other is taken as it is: text
-    for a key that takes text, so that `sample.prompt=1984` needs no quotes in quotes, else a plain scalar.
+    for a key that takes text, so that `sample.prompt=1984` needs no quotes in quotes, else a plain scalar. null is
+    null.
     """
     for override in overrides:
         document = _apply(document, override)
@@ -59,7 +60,8 @@ def _read(key: str, text: str, place: SourceLocation) -> Any:
     if quoted or listed:
         return read_value(text, place)
     value = resolve_scalar(text.strip())
-    return text if "text" in words and not (value is None and text and "null" in words) else value
+    is_null = value is None and text and ("null" in words or text.strip() == "null")  # else refused: it may be meant
+    return text if "text" in words and not is_null else value
 
 
 def _put(document: ParsedYaml, path: KeyPath, value: Any, place: SourceLocation) -> ParsedYaml:

@@ -48,7 +48,9 @@ class SpikeDetector:
     after a resume the first `_SPAN` values are never spikes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: float = 0.12) -> None:
+        """`least`: a smaller jump is none, as a share of the mean."""
+        self.least = least
         self.seen = 0
         self.mean = 0.0
         self.variance = 0.0
@@ -56,7 +58,7 @@ class SpikeDetector:
 
     def update(self, value: float) -> bool:
         """Add `value`; True if a spike begins with it. The values of a spike, clipped, move the mean like any other."""
-        threshold = self.mean + _SIGMAS * max(math.sqrt(self.variance), 0.02 * self.mean)
+        threshold = self.mean + max(_SIGMAS * math.sqrt(self.variance), self.least * self.mean)
         is_high = self.seen >= _SPAN and value > threshold
         begins, self.spiking = is_high and not self.spiking, is_high
         self.seen += 1

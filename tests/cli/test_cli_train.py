@@ -504,6 +504,14 @@ def summary_of(**values: Any) -> Summary:
     return Summary(steps=4, accuracy=None, macro_f1=None, **(losses | size | paths | end | values))
 
 
+@pytest.mark.parametrize(("steps", "is_told"), [(4, False), (5, True)])
+def test_how_a_run_goes_on_is_told_where_it_has_steps_left(
+    steps: int, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_summary(summary_of(stopped="train.until_loss 3.0 is reached"), steps, json=False)
+    assert ("continue: gpt train runs/x train.until_loss=null" in capsys.readouterr().err) is is_told
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -518,7 +526,7 @@ def summary_of(**values: Any) -> Summary:
 def test_a_summary_says_where_the_best_weights_are_if_not_in_the_last_checkpoint(
     values: dict[str, Any], said: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_summary(summary_of(**values), json=False)
+    print_summary(summary_of(**values), 4, json=False)
     lines = capsys.readouterr().err.splitlines()
     of_best = [line for line in lines if "the best is kept" in line or "checkpoint" in line]
     assert (of_best == []) if said is None else (said in of_best[0])

@@ -236,9 +236,10 @@ def test_an_override_of_a_list_replaces_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("value", "meaning"),
     [
-        *[(text, text) for text in ("1984", "ROMEO:", "no", "", "# x", "[a]", "a = b", "'", "true", " a ", "null")],
+        *[(text, text) for text in ("1984", "ROMEO:", "no", "", "# x", "[a]", "a = b", "'", "true", " a ", "~")],
         ('"a\\nb"', "a\nb"),
         ("'1'", "1"),
+        ("'null'", "null"),
     ],
 )
 def test_an_override_of_a_text_key_is_taken_as_it_stands_unless_quoted(value: str, meaning: str) -> None:
@@ -250,6 +251,8 @@ def test_null_overrides_what_may_be_null_and_a_dash_is_standard_input() -> None:
         "run_dir: x\neval: {every: 3}", "c.yaml", ["run_dir=null", "eval.every=null", "data.source=-"]
     )
     assert (config.run_dir, config.eval.every, config.data.source) == (None, None, "-")
+    with pytest.raises(RequestError, match="must be text, not null"):  # as in a file
+        parse_config("", "c.yaml", ["sample.prompt=null"])
 
 
 @pytest.mark.parametrize(

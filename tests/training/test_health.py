@@ -84,6 +84,14 @@ def test_ordinary_noise_around_a_falling_loss_is_no_spike(seed):
     assert not any(detector.update(1.5 + 3.0 * math.exp(-step / 300) + dice.gauss(0.0, 0.1)) for step in range(3000))
 
 
+def test_the_long_tail_of_ordinary_gradient_norms_is_no_spike_and_four_times_their_mean_is():
+    dice, detector = random.Random(0), SpikeDetector(least=2.0)
+    norms = [dice.lognormvariate(0.0, 0.2) for _ in range(20_000)]
+    assert not any(map(detector.update, norms))
+    assert max(norms) > 2 * detector.mean
+    assert detector.update(4 * detector.mean)
+
+
 def test_a_spike_of_the_loss_is_an_event_and_a_note_and_training_goes_on(tmp_path, monkeypatch, capsys):
     def scramble(state, _):
         state.model.head.weight.data.mul_(-30.0)

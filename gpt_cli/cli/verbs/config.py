@@ -110,18 +110,22 @@ def init(
     """Write a config, fitted to TEXT or with everything explained.
 
     With TEXT, the config suits that text and this machine, as `gpt train TEXT` would have it. Without, it has
-    every key with its meaning and its default.
+    every key with its meaning, and its default unless another value is given.
 
     Example: gpt config init book.txt data.encoding=latin-1
     """
     from gpt_cli.cli.options.config_argument import file_first
     from gpt_cli.cli.options.data_options import refuse_run
     from gpt_cli.cli.options.fit_config import run_name
+    from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.corpus.sources import refuse_overwriting
     from gpt_cli.files.output_path import require_writable
 
-    if text is not None:
-        text, overrides = file_first("config init", text, overrides or [], missing="TEXT")
+    arguments = [*([] if text is None else [text]), *(overrides or [])]
+    if all(map(is_override, arguments)):
+        text, overrides = None, arguments
+    else:
+        text, overrides = file_first("config init", arguments[0], arguments[1:], missing="TEXT")
     if text is not None and Path(text).suffix.lower() in (".yaml", ".yml"):
         hint = f"gpt config show {quote(text)} prints what it says"
         raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)
@@ -145,7 +149,7 @@ def init(
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
     if not printed:
         require_writable(path)
-    content = _starter() if text is None else _fitted(text, overrides or [])
+    content = _starter(overrides) if text is None else _fitted(text, overrides)
     if printed:
         write_text(content)
         return
@@ -155,11 +159,14 @@ def init(
     note(f"wrote {path}; train it with: gpt train --config {quote(str(path))}")
 
 
-def _starter() -> str:
-    from gpt_cli.config import Config, annotate_config, comment
+def _starter(overrides: list[str]) -> str:
+    from gpt_cli.cli.options.config_argument import config_or_defaults
+    from gpt_cli.config import annotate_config, comment
 
-    heading = comment(["Every key with its meaning and its default. A key that is left out has its default, too."])
-    return "\n".join([*heading, "", annotate_config(Config())])
+    but = f", but for {' '.join(overrides)}" if overrides else ""
+    meaning = f"Every key with its meaning and its default{but}. A key that is left out has its default, too."
+    heading = comment([meaning])
+    return "\n".join([*heading, "", annotate_config(config_or_defaults(overrides, hint=""))])
 
 
 def _fitted(source: str, overrides: list[str]) -> str:

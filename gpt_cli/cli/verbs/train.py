@@ -91,7 +91,7 @@ def _train(
         from gpt_cli.training.loop import train as run_training
 
     summary = run_training(chosen, Console(note))
-    print_summary(summary, json=json)
+    print_summary(summary, chosen.train.steps, json=json)
     return summary.exit_code
 
 
@@ -127,8 +127,8 @@ train.keys = {  # type: ignore[attr-defined]  # what help shows, without reading
 }
 
 
-def print_summary(summary: "Summary", *, json: bool) -> None:
-    """Print the summary: for people to stderr, with `json` to stdout, too."""
+def print_summary(summary: "Summary", steps: int, *, json: bool) -> None:
+    """Print the summary of a run of at most `steps`: for people to stderr, with `json` to stdout, too."""
     from gpt_cli.terminal.table import format_duration
 
     if json:
@@ -159,6 +159,7 @@ def print_summary(summary: "Summary", *, json: bool) -> None:
     if summary.exit_code:
         note("the same command resumes from here")
     run = quote(str(summary.run_dir))
-    if ended_by := re.search(r"train\.(max_minutes|until_loss|patience)\b", summary.stopped):
+    ended_by = re.search(r"train\.(max_minutes|until_loss|patience)\b", summary.stopped)
+    if ended_by and summary.steps < steps:
         note(f"continue: gpt train {run} {ended_by[0]}=null")
     note(f"sample: gpt sample --run {run}" if summary.accuracy is None else f"classify: gpt classify --run {run} TEXT")
