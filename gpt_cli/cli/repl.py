@@ -208,7 +208,9 @@ def _report_dropped(seen: "ContextWindow") -> None:
         note("(the oldest turn no longer fits into the context, and is forgotten)")
     elif seen.dropped_turns:
         note(f"(the oldest {seen.dropped_turns:,} turns no longer fit into the context, and are forgotten)")
-    if seen.dropped_tokens:
+    if seen.dropped_tokens == 1:
+        note("(the first token no longer fits into the context, and is forgotten)")
+    elif seen.dropped_tokens:
         note(f"(the first {seen.dropped_tokens:,} tokens no longer fit into the context, and are forgotten)")
 
 

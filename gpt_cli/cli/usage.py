@@ -153,7 +153,9 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         hint = _of_words(path, arguments[1:]) or hint
     elif path == "gpt eval" and "unexpected extra argument" in message:
         words = _leading_words(arguments[1:])
-        if len(words) == 2 and os.path.isdir(words[1]):
+        if len(words) == 2 and os.path.isdir(words[1]) and os.path.isfile(words[0]):
+            hint = f"the run comes first: gpt eval {quote(words[1])} --text {quote(words[0])}"
+        elif len(words) == 2 and os.path.isdir(words[1]):
             hint = f"one run at a time: gpt eval {quote(words[0])}"
         elif len(words) == 2 and re.match(r"[a-z]+\.[a-z_]+=", words[1]):
             hint = f"keys of a config are for gpt train: gpt eval {quote(words[0])}"

@@ -59,8 +59,25 @@ class MissingKeyError(UserError):
         candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
         self.candidates, self.candidate = candidates, next(iter(candidates), "")
         name = quote(self.candidate)
-        pairs = f", or {join_overrides(self.as_pairs())} for both" if self.pairs else ""
-        self.advise(f"choose one: --text-key {name} (data.text_key={name}{pairs})")
+        joining = self.how_to_join_prompts()
+        pairs = f", or {join_overrides(self.as_pairs())} for both" if self.pairs and joining is None else ""
+        of_pairs = "" if joining is None else f"; {joining}"
+        self.advise(f"choose one: --text-key {name} (data.text_key={name}{pairs}){of_pairs}")
+
+    @property
+    def _prompts(self) -> list[str]:
+        """The keys of a prompt in two parts, an instruction and what it is about; empty if it has one part."""
+        names = {name.strip().casefold(): name for name in reversed(self.available)}
+        return [names["instruction"], names["input"]] if {"instruction", "input"} <= names.keys() else []
+
+    def how_to_join_prompts(self) -> str | None:
+        """A hint for pairs whose prompts are in two parts; None for others."""
+        if not self._prompts or self.pairs is None:
+            return None
+        parts = ", ".join(f".[{json.dumps(name)}]" for name in self._prompts)
+        prompt = f'([{parts}] | map(select(. != null and . != "")) | join("\\n"))'
+        program = f"{{prompt: {prompt}, completion: .[{json.dumps(self.pairs[1])}]}}"
+        return f"for pairs, make one prompt of {' and '.join(self._prompts)}: jq -c '{program}' FILE > PAIRS.jsonl"
 
     @property
     def pairs(self) -> tuple[str, str] | None:

@@ -151,6 +151,12 @@ def parse_json_line(line: str, location: str) -> Any:
 def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool) -> str:
     """The text under `key` of a JSON object, with `lists` or `labels` its JSON. Raises UserError for other lines."""
     value = parse_json_line(line, location)
+    if _is_chat(value):
+        raise UserError(
+            "this line is a list of messages, not an object with one",
+            where=location,
+            hint="make it one of each: jq -c '{messages: .}' FILE > CHATS.jsonl",
+        )
     if isinstance(value, list) and value and isinstance(value[0], dict):
         raise UserError(
             "this line is a JSON list of records, not one of them",

@@ -89,8 +89,10 @@ def _find_named(path: Path) -> Path:
         raise RequestError(f"{path} is neither a run nor a checkpoint", hint=f"did you mean {inside}?")
     if path.is_dir():
         refuse_without_record(path)
-    if (run := next(path.glob(f"*/{RUN}"), None)) is not None:
-        hint = f"gpt runs --dir {quote(str(path))} lists them; did you mean {run.parent}?"
+    if records := sorted(path.glob(f"*/{RUN}"), key=os.path.getmtime):
+        hint = f"gpt runs --dir {quote(str(path))} lists them"
+        of_all = path / "report.html"
+        hint += f"; the report on all is {of_all}" if of_all.exists() else f"; did you mean {records[-1].parent}?"
         raise RequestError(f"{path} is neither a run nor a checkpoint, but a folder of runs", hint=hint)
     name = "the current folder" if path == Path() else path
     raise RequestError(

@@ -54,7 +54,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
         validation_tokens=tokens["val"],
         values=values,
         tokenizer_reason=f"{_explain_task(data, n, n_labels)} {tokenizer_reason}",
-        split_reason=_explain_split(data, len(texts["val"])),
+        split_reason=_explain_split(data, len(texts["val"]), len(every)),
         is_exact=kind != "bpe",
         examples=ExampleLengths(read["train"], [count(_first_prompt(one)) for one in splits["train"]], longest),
     )
@@ -81,8 +81,11 @@ def _first_prompt(member: TrainingExample | LabelledText) -> str:
     return member.turns[0][0] if isinstance(member, TrainingExample) else ""
 
 
-def _explain_split(data: DataConfig, n: int) -> str:
+def _explain_split(data: DataConfig, n: int, n_all: int) -> str:
+    """A sentence on the `n` validation examples of `n_all`."""
     if data.val_sources:
         return f"{plural(n, 'example')} of another source are its validation."
     tests = f", {100 * data.test_fraction:.3g}% for the test" if data.test_fraction else ""
+    if abs(n / n_all - data.val_fraction) > data.val_fraction / 2:  # few differ: equal ones are in one split
+        return f"{n:,} of them are held out for validation{tests}."
     return f"About {100 * data.val_fraction:.3g}% of them are held out for validation{tests}."

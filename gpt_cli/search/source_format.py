@@ -45,7 +45,8 @@ def measure_in_its_format(
         keys = error.examples
         if isinstance(error, MissingKeyError) and error.pairs:
             one = f"data.text_key={quote(error.candidate)}"
-            error.advise(f"{one} reads one of them; for both: {join_overrides(error.as_pairs())}")
+            pairs = error.how_to_join_prompts() or f"for both: {join_overrides(error.as_pairs())}"
+            error.advise(f"{one} reads one of them; {pairs}")
         elif isinstance(error, MissingKeyError) and error.kind == "columns" and "messages" in error.available:
             error.advise(f"data.text_key={quote(error.candidate)} reads texts, data.format=chat reads chats in JSON")
         elif keys and "data.text_key" in requested:

@@ -49,7 +49,8 @@ class ExampleRows:
         indices = np.flatnonzero(learns if cut else fits)
         if too_long := int(np.count_nonzero(~fits)):
             dropped = len(examples) - len(indices)
-            actions = [f"{n:,} {verb}" for n, verb in ((dropped, "left out"), (too_long - dropped, "cut")) if n]
+            left_out = "left out, since nothing that is learned would remain" if cut else "left out"
+            actions = [f"{n:,} {verb}" for n, verb in ((dropped, left_out), (too_long - dropped, "cut")) if n]
             note(
                 f"{too_long:,} of {len(examples):,} {split} examples are longer than model.context_length {context}:"
                 f" {', '.join(actions)}"

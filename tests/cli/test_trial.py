@@ -56,6 +56,16 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         texts |= {"bodies.csv": "body,label\n" + "".join(f'"{line}",kind {n % 3}\n' for n, line in enumerate(lines))}
         texts |= {"notes.jsonl": "".join(json.dumps({"id": 3, "body": line}) + "\n" for line in lines)}
         alpaca = [json.dumps({"instruction": f"say {n}", "input": "", "output": f"it is {n % 5}"}) for n in range(80)]
+        asks = (
+            "\n".join(alpaca)
+            .replace("instruction", "question")
+            .replace('"input": "", ', "")
+            .replace("output", "answer")
+        )
+        texts |= {
+            "asks.jsonl": asks,
+            "lists.jsonl": "\n".join(json.dumps([{"role": "user", "content": "a"}]) for _ in alpaca),
+        }
         texts |= {"alpaca.jsonl": "\n".join(alpaca)}
         chat = json.dumps({"messages": [{"role": "user", "content": "hi"}]})
         texts |= {"chats.jsonl": f"{chat}\n" * 40, "small.yaml": "model: {n_layer: 1, n_head: 1, n_embd: 8}\n"}

@@ -51,6 +51,7 @@ class Request:
 
         `into_run`: the config is trained in its run_dir, where a run may be that it has to agree with.
         """
+        _refuse_open_list(arguments)
         self.overrides = [argument for argument in arguments if is_override(argument)]
         self.file = file
         self._stdin, self._into_run = stdin, into_run
@@ -195,6 +196,16 @@ class Request:
         raise RequestError(
             f"{run_dir} is a run on another text, {trained_on}", hint=f"give this one another name: {another}"
         )
+
+
+def _refuse_open_list(arguments: Sequence[str]) -> None:
+    """Raise RequestError for a list that the shell has cut up at its spaces."""
+    for start, argument in enumerate(arguments):
+        if is_override(argument) and "=[" in argument and "]" not in argument:
+            end = next((i for i, word in enumerate(arguments[start:], start + 1) if word.endswith("]")), None)
+            if end is not None:
+                whole = quote(" ".join(arguments[start:end]))
+                raise RequestError(f"{argument} does not end", hint=f"a list with spaces is one word: {whole}")
 
 
 def _refuse_paths_beside(file: Path, config: "Config") -> None:

@@ -75,5 +75,7 @@ def _suggest_keys(error: MissingKeyError, option: str, data: DataConfig) -> None
             error.hint = f"it has prompts and completions: {join_overrides(error.as_pairs())} trains on them"
         return
     missing = {f"data.{key}": name for key, name in names.items() if getattr(data, key) not in error.available}
-    if missing.get(f"data.{option}", other) != other:
+    if "data.prompt_key" in missing and (joining := error.how_to_join_prompts()) is not None:
+        error.advise(joining)
+    elif missing.get(f"data.{option}", other) != other:
         error.advise(f"{'choose one:' if len(missing) == 1 else 'such as'} {join_overrides(missing)}")

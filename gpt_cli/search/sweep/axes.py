@@ -84,7 +84,13 @@ def parse_axes(arguments: Sequence[str]) -> tuple[list[str], list[Axis]]:
     axes: list[Axis] = []
     for argument in arguments:
         key, _, text = argument.partition("=")
-        axis = _parse(key, text) if key in fields() else None  # the loader reports an unknown key with its place
+        axis = None
+        if key in fields():  # the loader reports an unknown key with its place
+            listed = text.startswith("[") and text.endswith("]")
+            if listed and not any(word.startswith("a list") for word in accepted_types(schema_of(key))):
+                hint = f"values to try stand without brackets: {key}={text[1:-1].replace(' ', '')}"
+                raise RequestError(f"{key} takes no list", hint=hint)
+            axis = _parse(key, text)
         if axis is None:
             if key == "run_dir" or (key == "train.budget" and not sets_null(argument)):
                 raise RequestError(f"{key} is not for a sweep", hint=_REFUSED[key])

@@ -140,7 +140,7 @@ def open_plan(home: Path, plan: SweepPlan, *, is_limited: bool) -> SweepPlan:
         return plan
     saved = read_plan(home)
     if saved.axes != plan.axes:
-        lines = [f"\n  there: {' '.join(saved.axes)}\n  here:  {' '.join(plan.axes)}"]
+        lines = [f"\n  there: {' '.join(saved.axes)}\n  here:  {' '.join(plan.axes) or 'no key with several values'}"]
     else:
         lines = config_changes(saved.config, plan.config)
     if lines:
