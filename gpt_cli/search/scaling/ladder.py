@@ -84,7 +84,7 @@ def plan_ladder(base: Config, seconds: float, jobs: int, per_token: Mapping[floa
     work = max(work / jobs, longest)
     shortest = _TRAINING_SHARE * seconds / work / tokens_per_step  # steps
     if shortest < _FEWEST_STEPS:
-        needed = math.ceil(1.5 * _FEWEST_STEPS * tokens_per_step * work / _TRAINING_SHARE)  # seconds; measured again, it varies
+        needed = math.ceil(1.5 * _FEWEST_STEPS * tokens_per_step * work / _TRAINING_SHARE)  # seconds, which vary
         budget = f"{needed}s" if needed < 100 else f"{math.ceil(needed / 60)}m"
         raise RequestError(
             f"the budget of {seconds:,.0f} s is too small: the shortest run would have"
