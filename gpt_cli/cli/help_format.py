@@ -30,7 +30,8 @@ def check_values(command: Any, ctx: Any, arguments: list[str]) -> None:
         if is_text and not option.multiple and order.count(option) > 1:
             name = max(option.opts, key=len)
             once = f"give one of them: {name} {quote(str(values[option.name]))}"
-            raise RequestError(f"{name} is given twice", hint=once)
+            several = any("--prompts" in other.opts for other in command.params) and name == "--prompt"
+            raise RequestError(f"{name} is given twice", hint="--prompts FILE has one a line" if several else once)
         value = values[option.name]
         given = value if isinstance(value, list | tuple) else [value]
         is_argument = option.param_type_name == "argument"

@@ -56,7 +56,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         config = parse_config(text, str(path), overrides, of_run=run_dir is not None)
     except RequestError as error:
         if path.suffix.lower() not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
-            error.hint = _for_a_text(path)
+            error.hint = _for_a_text(path, overrides)
         raise
     if run_dir is not None:
         written = parse_config(text, str(path), of_run=True) if overrides else config
@@ -172,9 +172,11 @@ def read_config_file(path: Path) -> str:
         ) from None
 
 
-def _for_a_text(path: Path) -> str:
-    """The way out where a text is given for a config."""
-    return f"a config for a text is written by: gpt config init {quote(str(path))} -o {quote(f'{path.stem}.yaml')}"
+def _for_a_text(path: Path, overrides: Sequence[str] = ()) -> str:
+    """The way out where a text is given for a config. `overrides` that say how it is read belong to that."""
+    reads = [quote(one) for one in overrides if one.startswith(("data.", "task.kind="))]
+    command = " ".join(["gpt config init", quote(str(path)), *reads, "-o", quote(f"{path.stem}.yaml")])
+    return f"a config for a text is written by: {command}"
 
 
 def _nearby(path: Path) -> str:

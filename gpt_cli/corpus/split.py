@@ -125,7 +125,7 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
             hint=f"hold out less: --{larger}-fraction 0.1 (data.{larger}_fraction=0.1)",
         )
     if n_test + n_val >= len(ordered):
-        of_text = units != "examples"
+        of_text = units != "prompts"
         one = f"1 different {units.removesuffix('s')} is"
         number = one if len(ordered) == 1 else f"{len(ordered):,} different {units} are"
         raise UserError(

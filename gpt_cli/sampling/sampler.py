@@ -40,6 +40,8 @@ class Sampler:
         Options are the fields of `SamplingParams`; without a `seed` each call draws one. Raises
         RequestError for an option outside its range and for characters that the vocabulary lacks.
         """
+        if "n" in options:
+            raise RequestError("generate returns one text", hint="generate_batch(prompt, n) returns n of them")
         return self.generate_batch(prompt, 1, **options)[0]
 
     def generate_batch(self, prompt: str, n: int, **options: Unpack[SamplingOptions]) -> list[TextStream]:

@@ -178,6 +178,11 @@ def _explain(
         is_requested = bool(requested.keys() & {"model.n_layer", "model.n_embd"})
         reason = ", as asked." if is_requested else f" suit {text.tokens:,.0f} tokens and {machine}."
         sentences.append(model + reason)
+    if not has_base and plan.get("task.kind") == "classes" and not requested.keys() & _ENCODER.keys():
+        sentences.append(
+            "It reads a text both ways and classifies the mean (model.causal=false, task.pooling=mean); an export to"
+            " Transformers needs true and last."
+        )
     sentences.append(_explain_steps(plan["train.steps"], plan["model.context_length"], epochs, text))
     dropout = plan["model.dropout"]
     if "model.dropout" in requested:

@@ -94,6 +94,8 @@ def test_wrong_requests_raise_what_the_command_line_would_report(checkpoint: Pat
     with pytest.raises(RequestError, match="there is no option temperatur") as refused:
         run.generate("a", temperatur=1)
     assert refused.value.hint == "did you mean temperature?"
+    with pytest.raises(RequestError, match="generate returns one text"):
+        run.generate("a", n=2)
     with pytest.raises(RequestError, match="choices are empty"):
         run.generate("a", choices=[])
     assert run.generate("a", choices=None, seed=1).text() == run.generate("a", seed=1).text()

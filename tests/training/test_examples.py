@@ -338,7 +338,7 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
     with pytest.raises(RequestError, match=r"data\.split files is for texts"):
         config_of(pairs, "data.split=files")
     two_examples = write(tmp_path / "few.jsonl", [{"prompt": prompt, "completion": "c"} for prompt in "ab"])
-    with pytest.raises(UserError, match="2 different examples are too few to split"):
+    with pytest.raises(UserError, match="2 different prompts are too few to split"):
         corpus_of(config_of(two_examples, "data.test_fraction=0.3"))
     vocabulary = tmp_path / "abc.json"
     vocabulary.write_text('{"format": "gpt-char-1", "characters": "abc 0123456789"}\n', encoding="utf-8")
@@ -462,9 +462,11 @@ def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_pa
 
 def test_keys_that_datasets_use_for_pairs_are_suggested_together(tmp_path):
     row = {"instruction": "Say it", "input": "", "output": "it"}
-    assert "such as data.prompt_key=instruction data.completion_key=output" in (
-        corpus_error(tmp_path, [row], "data.format=pairs").hint or ""
-    )
+    for rows, advice in (
+        ([row], "make one prompt of instruction and input: jq -c"),
+        ([{"instruction": "Say it", "output": "it"}], "such as data.prompt_key=instruction data.completion_key=output"),
+    ):
+        assert advice in (corpus_error(tmp_path, rows, "data.format=pairs").hint or "")
     one = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=instruction")
     assert "choose one: data.completion_key=output" in (one.hint or "")
     taken = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=output")

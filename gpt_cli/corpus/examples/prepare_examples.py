@@ -45,7 +45,7 @@ def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[Tr
         lambda source: read_examples(source, data, note),
         lambda example: example.turns,
         lambda examples, val, test: assign_by_hash(
-            [_context_hash(example) for example in examples], val, test, "examples"
+            [_context_hash(example) for example in examples], val, test, "prompts"
         ),
     )
 

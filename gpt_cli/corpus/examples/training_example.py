@@ -67,7 +67,11 @@ def make_chat(location: str, messages: str, data: DataConfig) -> TrainingExample
         prompt += role + data.prompt_end
         if role == ROLES[-1]:
             if not content:
-                raise UserError("a message of the assistant is empty, so there is nothing to learn", where=location)
+                raise UserError(
+                    "a message of the assistant is empty, so there is nothing to learn",
+                    where=location,
+                    hint="leave such examples out",
+                )
             turns.append((prompt, content + data.completion_end))
             prompt = ""
         else:
@@ -88,11 +92,11 @@ def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:
         raise UserError(f"the messages are not JSON: {error}", where=location, hint=_EXPECTED) from error
     if not isinstance(messages, list):
         raise UserError("the messages are not a list", where=location, hint=_EXPECTED)
-    for message in messages:
+    for number, message in enumerate(messages, 1):
         role, content = (message.get(key) if isinstance(message, dict) else None for key in ("role", "content"))
         if not isinstance(role, str) or not isinstance(content, str):
             hint = _JOINED if isinstance(content, list) else _EXPECTED
-            raise UserError("a message has no role and content that are texts", where=location, hint=hint)
+            raise UserError(f"message {number} has no role and content that are texts", where=location, hint=hint)
         if role not in ROLES:
             escaped = escape_control_chars(role[:30])
             raise UserError(f"there is no role '{escaped}'", where=location, hint=f"roles are {', '.join(ROLES)}")
