@@ -46,10 +46,14 @@ class LineLengths:
         self._read += len(codes)
         self._last = int(codes[-1])
 
-    def stats(self) -> LineStats:
-        if self._read > self._start:  # a last line without a newline
+    def end_line(self) -> None:
+        """Count the line that has not ended yet, if there is one: what follows is another."""
+        if self._read > self._start:
             self._count(np.array([self._read - self._start]))
             self._start = self._read
+
+    def stats(self) -> LineStats:
+        self.end_line()
         lines = int(self._histogram.sum())
         middle = int(np.searchsorted(np.cumsum(self._histogram), (lines + 1) // 2))
         return LineStats(

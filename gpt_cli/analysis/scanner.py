@@ -28,7 +28,7 @@ def inspect_text(text: SplitText, progress: StageProgress) -> TextReport:
     Memory is bounded: passages of a text of more than 2 million characters are sampled, and baselines are fitted to a
     spread sample of at most 4 million. Raises as reading does.
     """
-    scanner = _TextScanner()
+    scanner = _TextScanner(divides_lines=text.divides_lines)
     for block in text_blocks(scanner.count(text, progress)):
         scanner.add(block)
     scanner.finish()
@@ -39,7 +39,9 @@ def inspect_text(text: SplitText, progress: StageProgress) -> TextReport:
 class _TextScanner:
     """Accumulates the statistics of a text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, divides_lines: bool) -> None:
+        """`divides_lines`: a line may go on from the training into the validation part."""
+        self.divides_lines = divides_lines
         self.characters = CharacterCounts()
         self.lengths = LineLengths()
         self.sample = SystematicSample()
@@ -76,12 +78,24 @@ class _TextScanner:
 
     def add(self, block: TextSpan) -> None:
         """Add the next block of the text."""
-        codes = np.frombuffer(encode_text(block.text, "utf-32-le"), dtype="<u4")
+        codes = _code_points(block.text)
         self.characters.add(codes)
-        self.lengths.add(codes)
         self.sample.add(block)
         self.passage_hashes.add(*self._hasher.add(codes))
-        lines = TextSpan(self._unfinished.start, self._unfinished.text + block.text)
+        trained = self.cut - block.start  # characters; `cut` is final where a block goes beyond it
+        if self.divides_lines or not 0 <= trained < len(block.text):
+            self._count_lines(block)
+            return
+        if trained:
+            self._count_lines(TextSpan(block.start, block.text[:trained]))
+        self.lengths.end_line()
+        self._add_lines(self._unfinished)
+        self._unfinished = TextSpan(self.cut, "")
+        self._count_lines(TextSpan(self.cut, block.text[trained:]))
+
+    def _count_lines(self, part: TextSpan) -> None:
+        self.lengths.add(_code_points(part.text))
+        lines = TextSpan(self._unfinished.start, self._unfinished.text + part.text)
         whole = lines.text.rfind("\n") + 1
         if not whole and len(lines.text) > BLOCK:  # hardly a line: count it as one
             whole = len(lines.text)
@@ -135,6 +149,10 @@ class _TextScanner:
                 positions.append(position)
             position += len(line) + 1
         self.line_hashes.add(hash_texts(informative), np.array(positions, dtype=np.int64))
+
+
+def _code_points(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(encode_text(text, "utf-32-le"), dtype="<u4")
 
 
 def _copies(hashes: npt.NDArray[np.uint64]) -> DuplicateCount:

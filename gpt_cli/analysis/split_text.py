@@ -35,6 +35,11 @@ class SplitText:
         """Bytes of the text, the test split included."""
         return self.stats.total_bytes
 
+    @property
+    def divides_lines(self) -> bool:
+        """True if the validation text may begin amid a line of the training text, not with a document of its own."""
+        return self.split_plan.by == "characters" and not any(member.validates for member in self.text.files)
+
     def chunks(self) -> Iterator[Chunk]:
         """The training text, then the validation text; documents end with a newline. Raises as reading does."""
         if self.split_plan.by == "characters":  # the splits are in this order

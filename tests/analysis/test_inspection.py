@@ -363,6 +363,14 @@ def test_a_leak_is_measured_between_the_documents_that_train_and_those_that_vali
     assert clean_report.leak.passages.share < 0.01
 
 
+@pytest.mark.parametrize("split", ["documents", "files"])
+def test_the_last_line_that_trains_and_the_first_that_validates_are_two(split: str) -> None:
+    texts = [f"line number {n}" for n in range(1, 6)]
+    stats = inspect_text(split_corpus(texts, split=split, val_fraction=0.4), no_progress).lines
+    assert (stats.lines, stats.longest) == (5, len(texts[0]))
+    assert stats == inspect_text(split_corpus(texts, split="characters", val_fraction=0.4), no_progress).lines
+
+
 def test_copies_of_documents_and_of_lines_are_counted_and_shown() -> None:
     first, second = prose(5, seed=3), prose(5, seed=4)
     actual = look([first, second, first])

@@ -1,5 +1,6 @@
 """`gpt scale`: the fit finds laws that are there, says how sure it is, and the ladder survives what a sweep does."""
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -11,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.config import load_config, parse_config
+from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.errors import RequestError
 from gpt_cli.run.log import read_metrics
 from gpt_cli.search.scaling import run_scale
-from gpt_cli.search.scaling.ladder import plan_ladder, scales
+from gpt_cli.search.scaling.ladder import effective_parameters, measure_scales, plan_ladder, scales
 from gpt_cli.search.scaling.loss_law import LossLaw, best_split, bootstrap, fit_law, interval
 from tests.support.sweep_kills import kill_again_and_again
 
@@ -88,6 +89,23 @@ def test_a_ladder_fills_its_time_and_holds_out_what_is_larger_and_longer_than_al
         assert rung.config(base).train.steps == rung.steps
     with pytest.raises(RequestError, match="is too small"):
         plan_ladder(base, 5.0, 2, per_token)
+
+
+def test_larger_widths_are_timed_where_a_steps_fixed_cost_hides_the_speed_of_the_ladders() -> None:
+    base = parse_config("", "none", ["model.n_embd=32", "model.n_layer=1", "model.n_head=2"])
+    noise = itertools.cycle([1.03, 1.0, 0.95, 1.02])
+
+    def measure(config: Config) -> float:
+        return next(noise) * 1e-5 + 6e-12 * effective_parameters(config, 64)
+
+    per_token = measure_scales(measure, base)
+    assert max(per_token) > 2
+    assert max(per_token.values()) >= 2 * min(per_token.values())
+    fixed, slope = run_scale._time_of_token(base, 64, per_token, None)
+    assert 3e-12 < slope < 12e-12  # by the ladder's own widths it may be anything
+    assert fixed == pytest.approx(1e-5, rel=0.5)
+    wide = parse_config("", "none", ["model.n_embd=1024", "model.n_head=8"])
+    assert tuple(measure_scales(measure, wide)) == scales()
 
 
 def test_widths_of_one_size_are_trained_once_and_a_config_with_too_few_sizes_is_refused() -> None:

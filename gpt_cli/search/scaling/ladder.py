@@ -17,6 +17,8 @@ from gpt_cli.terminal.plural import plural
 _WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
 _LENGTHS = (1, 2, 4, 8)  # of the shortest run
 _HELD_OUT = (1.0, 16)  # width and length
+_LARGER = (2.0, 4.0, 8.0, 16.0)  # widths whose speed alone is measured, where that of the ladder's does not differ
+_DISTINCT = 2.0  # times the shortest time of a token
 _FEWEST_STEPS = 100  # of shorter runs the law is another: docs/scaling_laws.md
 _FEWEST_SIZES = 3
 _TRAINING_SHARE = 0.85  # of the budget, for training; the rest is for start-up, evaluation and saving
@@ -102,5 +104,14 @@ def scales() -> Sequence[float]:
 
 
 def measure_scales(measure: Callable[[Config], float], base: Config) -> dict[float, float]:
-    """{scale: seconds per token}, where `measure` returns the seconds per token of a config."""
-    return {scale: measure(with_values(base, shape_values(*shape(base, scale)))) for scale in scales()}
+    """{scale: seconds per token}, where `measure` returns the seconds per token of a config.
+
+    Of narrow configs larger scales follow, until one takes distinctly longer: what all take is a step's fixed cost, and
+    says nothing of the speed of the larger models that are advised.
+    """
+    per_token: dict[float, float] = {}
+    for scale in (*scales(), *_LARGER):
+        if scale in _LARGER and max(per_token.values()) >= _DISTINCT * min(per_token.values()):
+            break
+        per_token[scale] = measure(with_values(base, shape_values(*shape(base, scale))))
+    return per_token
