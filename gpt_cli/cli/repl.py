@@ -191,11 +191,13 @@ class Repl:
         refuse_dash(path, "a file")
         if path.exists() and path.resolve() not in self._saved:
             raise RequestError(f"there is a file {path} already", hint="choose another name")
-        text = self._conversation.text
-        if not text:
+        text = self._conversation.whole_text
+        if not self._conversation.text:
             raise RequestError("there is nothing to save: nothing was said yet")
         if path.suffix == ".jsonl":
-            turns = [{"said": t.user, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
+            system = self._conversation.system
+            turns: list[dict[str, object]] = [] if system is None else [{"system": system}]
+            turns += [{"said": t.user, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
             text = "".join(json.dumps(turn) + "\n" for turn in turns)
         replace_file(path, text.encode())
         self._saved.add(path.resolve())

@@ -171,6 +171,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
     elif choice := re.search(r"'([^']*)' is not one of (.*)", message):
         hint = did_you_mean(choice[1].lower(), re.findall(r"'([^']*)'", choice[2])) or hint
+        if path == "gpt draw" and choice[1] == "attention":
+            hint = "gpt attention RUN --prompt TEXT"
         if sized := re.fullmatch(r"bpe[:-]?(\d+)", choice[1]):
             hint = f"--kind bpe --vocab-size {sized[1]}"
     elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:

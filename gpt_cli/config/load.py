@@ -187,5 +187,8 @@ def _nearby(path: Path) -> str:
     names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
     if close := get_close_matches(path.stem, names, 1):
         return f"did you mean {names[close[0]]}?"
+    runs = {run.parent.name: run.parent for run in sorted(path.parent.glob("*/run.json"))}
+    if close := get_close_matches(path.name, runs, 1):
+        return f"did you mean {runs[close[0]]}?"
     new = quote(str(path)) if path.suffix.lower() in _YAML else "config.yaml"
     return f"`gpt config init -o {new}` writes one to start from"

@@ -70,6 +70,7 @@ def plot_runs(
     check_output(output, hint="gpt plot RUN -o loss.png")
     figure, axes = new_axes(width, 0.6 * width)
     all_metrics = [read_metrics(run) for run in runs]
+    _refuse_other_units(runs, all_metrics, y, output)
     for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
         _draw_run(axes, run, all_metrics[index], name, index, x, y, alone=len(runs) == 1)
     lines = axes.get_lines()
@@ -90,15 +91,21 @@ def plot_runs(
     write_picture(output, figure)
 
 
+def _refuse_other_units(runs: Sequence[Path], all_metrics: Sequence[Metrics], y: YAxis, output: Path) -> None:
+    """Raise RequestError for a run that has no `y`."""
+    again = " ".join(["gpt plot", *(quote(str(run)) for run in runs), "-o", quote(str(output))])
+    classify = [_is_classifier(run, metrics) for run, metrics in zip(runs, all_metrics, strict=True)]
+    for run, metrics, classifies in zip(runs, all_metrics, classify, strict=True):
+        if y == "bpb" and classifies:
+            raise RequestError(f"{run} classifies texts: it has no bits per byte", hint=f"{again} --y loss")
+        if y == "accuracy" and metrics and not classifies:
+            other = "loss" if any(classify) else "bpb"
+            raise RequestError(f"{run} predicts tokens: it has no accuracy", hint=f"{again} --y {other}")
+
+
 def _draw_run(
     axes: Axes, run: Path, metrics: Metrics, name: str, index: int, x: XAxis, y: YAxis, *, alone: bool
 ) -> None:
-    if y == "bpb" and _is_classifier(run, metrics):
-        hint = f"gpt plot {quote(str(run))} --y loss"
-        raise RequestError(f"{run} classifies texts: it has no bits per byte", hint=hint)
-    if y == "accuracy" and metrics and not _is_classifier(run, metrics):
-        hint = f"gpt plot {quote(str(run))} --y bpb"
-        raise RequestError(f"{run} predicts tokens: it has no accuracy", hint=hint)
     size = read_bytes_per_token(run) if x == "bytes" or y == "bpb" else 1.0
     config = _config_of(run)
     predicted = size if config is None else bytes_per_prediction(config, metrics, size)

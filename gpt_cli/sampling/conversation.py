@@ -44,7 +44,10 @@ class Conversation:
         suffix: str = "",
         template: TurnTemplate | None = None,
         head: Sequence[int] = (),
+        system: str | None = None,
     ) -> None:
+        self.system = system
+        """What the system says, whose tokens with their role are `head`."""
         self.turns: list[Turn] = []
         """The transcript: all turns."""
         self._tokenizer = tokenizer
@@ -108,6 +111,11 @@ class Conversation:
             self._seen[-1] += [int(token) for token in self._tokenizer.encode(text + self._end)]
         self.text += text + self._end
         self.turns.append(Turn(self._user_text, text, seed))
+
+    @property
+    def whole_text(self) -> str:
+        """`text`, after what the system says."""
+        return self._tokenizer.decode(self._head) + self.text
 
     def reset(self) -> None:
         self.turns.clear()

@@ -100,6 +100,7 @@ def test_what_the_system_says_is_never_dropped_and_leaves_half_of_the_context(
         conversation.answer(answer, 1)
         alone.answer(answer, 1)
     assert conversation.text == alone.text
+    assert conversation.whole_text == ByteTokenizer().decode(list(head)) + alone.text
 
 
 def test_what_cannot_be_said_changes_nothing() -> None:

@@ -73,7 +73,7 @@ def chat(
     generator = open_generator(saved, device, engine, weights, draft, rows=1)
     generator.require(sampling)
     generator.warm_up()
-    conversation = Conversation(saved.tokenizer, context, before, between, turns, head)
+    conversation = Conversation(saved.tokenizer, context, before, between, turns, head, system)
     drawn = "" if sampling.searches else f", seed {sampling.seed}"
     note(f"{path}, step {saved.step:,}{drawn}")
     if sys.stdin is not None and sys.stdin.isatty():

@@ -49,6 +49,9 @@ def runs(
         print(render_runs(lines, width=terminal_width()))
     elif is_run(str(place)):
         note(f"{place} is a run, not a folder of runs: gpt info {quote(str(place))}")
+    elif (inside := next(iter(sorted(place.glob("*/*/run.json"))), None)) is not None:
+        folder = inside.parent.parent
+        note(f"there are no runs in {place} itself, but in {folder}: gpt runs --dir {quote(str(folder))}")
     else:
         note(f"there are no runs in {place}; train one: gpt train TEXT")
 

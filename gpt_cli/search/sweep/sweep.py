@@ -73,9 +73,11 @@ class SweepRequest:
                 " train.max_minutes=null train.steps=N",
             )
         if not self.axes and self.seeds == 1:
+            kept = [quote(one) for one in self.fixed if not one.startswith("optim.lr=")]
+            again = " ".join(["gpt sweep", quote(str(self.file)), *kept])
             raise RequestError(
                 "there is nothing to compare: no key has several values",
-                hint=f"gpt sweep {quote(str(self.file))} optim.lr=0.01,0.02,0.04; --seeds 3 alone compares seeds",
+                hint=f"{again} optim.lr=0.01,0.02,0.04; --seeds 3 alone compares seeds",
             )
         refuse_standard_input([*config.data.sources, *config.data.val_sources])
         for point in corners(self.axes):
