@@ -78,23 +78,23 @@ class _TextScanner:
 
     def add(self, block: TextSpan) -> None:
         """Add the next block of the text."""
-        codes = _code_points(block.text)
+        codes = np.frombuffer(encode_text(block.text, "utf-32-le"), dtype="<u4")
         self.characters.add(codes)
         self.sample.add(block)
         self.passage_hashes.add(*self._hasher.add(codes))
         trained = self.cut - block.start  # characters; `cut` is final where a block goes beyond it
         if self.divides_lines or not 0 <= trained < len(block.text):
-            self._count_lines(block)
+            self._count_lines(block, codes)
             return
         if trained:
-            self._count_lines(TextSpan(block.start, block.text[:trained]))
+            self._count_lines(TextSpan(block.start, block.text[:trained]), codes[:trained])
         self.lengths.end_line()
         self._add_lines(self._unfinished)
         self._unfinished = TextSpan(self.cut, "")
-        self._count_lines(TextSpan(self.cut, block.text[trained:]))
+        self._count_lines(TextSpan(self.cut, block.text[trained:]), codes[trained:])
 
-    def _count_lines(self, part: TextSpan) -> None:
-        self.lengths.add(_code_points(part.text))
+    def _count_lines(self, part: TextSpan, codes: npt.NDArray[np.uint32]) -> None:
+        self.lengths.add(codes)
         lines = TextSpan(self._unfinished.start, self._unfinished.text + part.text)
         whole = lines.text.rfind("\n") + 1
         if not whole and len(lines.text) > BLOCK:  # hardly a line: count it as one
@@ -149,10 +149,6 @@ class _TextScanner:
                 positions.append(position)
             position += len(line) + 1
         self.line_hashes.add(hash_texts(informative), np.array(positions, dtype=np.int64))
-
-
-def _code_points(text: str) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(encode_text(text, "utf-32-le"), dtype="<u4")
 
 
 def _copies(hashes: npt.NDArray[np.uint64]) -> DuplicateCount:
