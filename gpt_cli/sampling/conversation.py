@@ -47,7 +47,7 @@ class Conversation:
         system: str | None = None,
     ) -> None:
         self.system = system
-        """What the system says, whose tokens with their role are `head`."""
+        """The text of the system, of which `head` are the tokens with its role."""
         self.turns: list[Turn] = []
         """The transcript: all turns."""
         self._tokenizer = tokenizer
