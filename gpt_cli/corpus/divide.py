@@ -92,9 +92,9 @@ def divide(
                 error.hint = make_chats if among else f"{join_overrides(error.examples)} trains on their answers"
             raise
         except MissingKeyError as error:
-            if error.pairs and data.format == "chat" and len(data.sources) > 1 and not error.is_of_line:
+            if error.pairs and data.format == "chat" and len(data.sources) > 1 and not error.is_settled:
                 error.hint = how_to_make_chats(*error.pairs)
-            elif source != data.sources[0] and not error.is_of_line:
+            elif source != data.sources[0] and not error.is_settled:
                 can_rename = error.candidates if data.format == "chat" else len(error.available) > 1
                 rename = f"rename those of {source} in a copy" if can_rename else f"leave {source} out"
                 error.hint = f"{data.sources[0]} has the keys that are asked for: {rename}"

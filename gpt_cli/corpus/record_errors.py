@@ -54,7 +54,7 @@ class MissingKeyError(UserError):
         `value`: what there is in place of a text, as it is to be named.
         """
         super().__init__(message if value is None else f"{message}: it is {value}", where=where)
-        self.kind, self.key, self.available, self.is_of_line = kind, key, list(available), False
+        self.kind, self.key, self.available, self.is_settled = kind, key, list(available), False
         self.value = value
         candidates = sorted(candidates, key=lambda name: name.strip().casefold() != key.strip().casefold())
         self.candidates, self.candidate = candidates, next(iter(candidates), "")
@@ -95,7 +95,7 @@ class MissingKeyError(UserError):
     @property
     def examples(self) -> dict[str, str]:
         """The keys of a config that read the record as an example: `as_pairs`, where no other key is meant by it."""
-        is_plain = self.pairs == ("prompt", "completion") and not self.is_of_line
+        is_plain = self.pairs == ("prompt", "completion") and not self.is_settled
         return self.as_pairs() if is_plain else {}
 
     def suggest(self, option: str, *, unlike: str | None = None) -> None:
@@ -104,25 +104,25 @@ class MissingKeyError(UserError):
         `unlike`: a key that is known to be of something else, and is suggested only if there is no other.
         """
         self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
-        if self.value is not None and self.candidate in ("", unlike) and not self.is_of_line:
+        if self.value is not None and self.candidate in ("", unlike) and not self.is_settled:
             self.hint = "leave such lines out" if self.value == "null" else "write it as a text, in quotation marks"
         else:
             self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
 
     def blame_line(self, key: str) -> None:
         """Have the hint suggest no other key, now or later: the lines before this one have `key`."""
-        self.is_of_line = True
+        self.is_settled = True
         self.hint = _blame_line(key)
 
     def blame_file(self, key: str) -> None:
         """Have the hint suggest no other key, now or later: the files before this one have `key`."""
-        self.is_of_line = True
+        self.is_settled = True
         self.hint = f"the files before it have '{key}', and one key is read of all: rename this one's, or leave it out"
 
     def advise(self, advice: str) -> None:
         """Have the hint list the keys there are, followed by `advice` if there is a candidate."""
         listed = ", ".join(self.available[:10])[:200]
-        if self.is_of_line:
+        if self.is_settled:
             return
         if not self.available:
             self.hint = None

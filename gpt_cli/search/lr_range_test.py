@@ -46,8 +46,8 @@ def lr_range_test(config: Config, note: Notify, steps: int = 100, factor: float 
     """Train for at most `steps` while the rate grows from the config's / factor to the config's * factor.
 
     It is that of optim.lr, or of optim.adamw_lr where Muon updates nothing, as with LoRA. Under Muon, both grow in the
-    same ratio. Starts from train.init_from or from random weights, whatever the
-    run directory holds. Writes nothing. Raises UserError if no rate made the loss fall, and as `initial_checkpoint`.
+    same ratio. Starts from train.init_from or from random weights, whatever the run directory holds. Writes nothing.
+    Raises UserError if no rate made the loss fall, and as `initial_checkpoint`.
     """
     runtime = replace(setup_runtime(config.runtime), world=ALONE)  # process 0 proposes, while the others wait
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)

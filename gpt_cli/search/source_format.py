@@ -12,6 +12,7 @@ from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.search.example_statistics import measure_examples
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 
+_KEYS_OF_FORMAT = {"pairs": {"data.prompt_key", "data.completion_key"}, "chat": {"data.messages_key"}}
 _CLASSES = {"task.kind": "classes", "data.format": "labelled"}
 
 
@@ -25,9 +26,9 @@ def measure_in_its_format(
 ) -> tuple[TextStatistics, ConfigValues]:
     """(the statistics of `sources`, the keys of their format and their values).
 
-    `requested` and `fixed` as for `measure_source`. Chats are known by their records, and pairs whose keys have their
-    usual names. Raises what reading, dividing and `TokenStore.open` raise, and UserError for keys that contradict
-    each other.
+    `requested` and `fixed` as for `measure_source`. Chats are known by their records, pairs whose keys have their usual
+    names, and both where their keys are named. Raises what reading, dividing and `TokenStore.open` raise, and UserError
+    for keys that contradict each other.
     """
 
     def measure(keys: ConfigValues) -> tuple[TextStatistics, ConfigValues]:
@@ -37,7 +38,8 @@ def measure_in_its_format(
 
     if fixed.get("task.kind") == "classes" or fixed.get("data.format") == "labelled":
         return measure(_CLASSES)
-    if (asked := fixed.get("data.format", "text")) != "text":
+    by_key = next((form for form, keys in _KEYS_OF_FORMAT.items() if keys & requested.keys()), "text")
+    if (asked := fixed.get("data.format", by_key)) != "text":
         return measure({"data.format": asked})
     try:
         return measure_source(sources, requested, fixed, has_gpu=has_gpu, progress=progress), {}

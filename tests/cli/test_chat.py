@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli import repl
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.config import Config, DataConfig, ModelConfig, SampleConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling.conversation import Conversation
@@ -113,11 +114,14 @@ def test_what_cannot_be_said_changes_nothing() -> None:
     assert conversation.text == "abba"
 
 
-def make_run(folder: Path, tokenizer: Tokenizer, sample: SampleConfig | None = None) -> Path:
-    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=CONTEXT)
+def make_run(
+    folder: Path, tokenizer: Tokenizer, sample: SampleConfig | None = None, context_length: int = CONTEXT, **keys: Any
+) -> Path:
+    model = ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=context_length)
     torch.manual_seed(0)
     weights = GPT(model, tokenizer.vocab_size).state_dict()
-    return save(folder, 3, weights, {}, {}, Config(model=model, sample=sample or SampleConfig()), tokenizer)
+    config = Config(model=model, sample=sample or SampleConfig(), **keys)
+    return save(folder, 3, weights, {}, {}, config, tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +163,16 @@ def test_an_answer_is_what_gpt_sample_writes_after_the_same_text(
     text += second["answer"] + ("" if second["answer"].endswith("\n") else "\n") + "cd"
     assert third["answer"] == sample_text(text, 7)
     assert "no longer fit into the context, and are forgotten)" in err
+
+
+def test_what_is_saved_begins_with_what_the_system_says(chat: Chat, tmp_path: Path) -> None:
+    chats = make_run(tmp_path / "run", ByteTokenizer(), context_length=64, data=DataConfig(format="chat"))
+    code, _, err = chat("ab\n/save a.txt\n/save a.jsonl\n", "--system", "Be brief.", path=chats)
+    assert code == 0, err
+    system, turn = (json.loads(line) for line in Path("a.jsonl").read_text().splitlines())
+    assert (system, turn["said"]) == ({"system": "Be brief."}, "ab")
+    saved = Path("a.txt").read_text()
+    assert 0 <= saved.index("system") < saved.index("Be brief.") < saved.index("user") < saved.index("ab")
 
 
 def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:

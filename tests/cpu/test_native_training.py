@@ -342,6 +342,11 @@ def test_what_the_code_does_not_know_is_left_to_torch_or_refused_when_it_is_aske
     with pytest.raises(RequestError, match=r"model\.norm_position"):
         build_native_engine(model, RuntimeConfig(engine="native"), cpu)
     assert build_native_engine(make_model({}, 65), RuntimeConfig(engine="torch"), cpu) is None
+    notes: list[str] = []
+    options = ["parallel.shard: full"]
+    assert build_native_engine(make_model({}, 65), RuntimeConfig(), cpu, notes.append, options=options) is None
+    assert "computing by torch" in notes[0]
+    assert "it does not know parallel.shard: full" in notes[0]
 
 
 @pytest.mark.parametrize("options", LAYOUTS)

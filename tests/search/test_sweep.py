@@ -490,6 +490,29 @@ def test_a_budget_counts_the_time_that_has_passed_and_not_that_of_steps_alone(tm
     assert execution.left == "the budget has no time for another run"
 
 
+def test_a_run_that_is_interrupted_before_its_first_checkpoint_is_not_told_as_saved(tmp_path: Path) -> None:
+    request = StopRequest()
+
+    class InterruptedPool(InstantPool):
+        """A pool whose process is interrupted, and ends, before it has trained a step."""
+
+        def start(self, name: str, config: str) -> None:
+            self.running.append(name)
+            request.received = signal.SIGINT
+
+        def stop_all(self) -> None:
+            pass
+
+        def wait(self, _: float) -> list[RunEnd]:
+            return [RunEnd(self.running.pop(), exit_code=128 + signal.SIGINT)]
+
+    log: list[str] = []
+    source = TaskSource([RunTask("a", "a", parse_config("", "none", [f"run_dir={tmp_path / 'a'}"]))])
+    execution = execute(source, InterruptedPool(), RunLimits(), request, log.append)  # type: ignore[arg-type]
+    assert not execution.outcomes
+    assert log == ["  a: stopped as it began"]
+
+
 def test_a_run_whose_process_is_killed_goes_on_and_is_told_as_failed_when_that_happens_three_times(
     tmp_path: Path,
 ) -> None:

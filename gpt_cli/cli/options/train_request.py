@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _YAML = (".yaml", ".yml")
 _OF_RUN = ("run.json", "data.json", "tokenizer.json", "metrics.jsonl", "events.jsonl")
 _BPE = ("tokenizer.vocab_size", "tokenizer.pattern", "tokenizer.train_bytes")
-_OF_FORMAT = {"pairs": {"data.prompt_key", "data.completion_key"}, "chat": {"data.messages_key"}}
 _FILE, _TEXT = "gpt train --config configs/quickstart.yaml", "gpt train book.txt"
 
 
@@ -117,9 +116,6 @@ class Request:
         keys = [override.partition("=")[0] for override in self.overrides if not sets_null(override)]
         if any(key.startswith(_BPE) for key in keys) and "tokenizer.kind" not in keys:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
-        for form, its_keys in _OF_FORMAT.items():
-            if its_keys.intersection(keys) and not {"data.format", "task.kind"}.intersection(keys):
-                self.overrides = [*self.overrides, f"data.format={form}"]
         values = parse_overrides(self.overrides)
         source = _source(sources, values.get("data.source"))
         refuse_twice(source)

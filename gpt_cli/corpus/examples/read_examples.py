@@ -71,7 +71,7 @@ def _suggest_keys(error: MissingKeyError, option: str, data: DataConfig) -> None
     error.suggest(f"data.{option}=", unlike=other)
     names = dict(zip(("prompt_key", "completion_key"), error.pairs or (), strict=False))
     if data.format != "pairs":
-        if error.pairs and not error.is_of_line:
+        if error.pairs and not error.is_settled:
             error.hint = f"it has prompts and completions: {join_overrides(error.as_pairs())} trains on them"
         return
     missing = {f"data.{key}": name for key, name in names.items() if getattr(data, key) not in error.available}

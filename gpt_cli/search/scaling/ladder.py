@@ -111,7 +111,7 @@ def measure_scales(measure: Callable[[Config], float], base: Config) -> dict[flo
     """
     per_token: dict[float, float] = {}
     for scale in (*scales(), *_LARGER):
-        if scale in _LARGER and max(per_token.values()) >= _DISTINCT * min(per_token.values()):
+        if scale in _LARGER and per_token[max(per_token)] >= _DISTINCT * min(per_token.values()):
             break
         per_token[scale] = measure(with_values(base, shape_values(*shape(base, scale))))
     return per_token
