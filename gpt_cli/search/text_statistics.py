@@ -1,5 +1,7 @@
 """The statistics of a text, or of a folder of tokens, that a config is fitted to."""
 
+import hashlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +10,10 @@ from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.corpus_text import CorpusText
 from gpt_cli.corpus.matching_store import find_store
-from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.corpus.scan import Fingerprint, StageProgress
+from gpt_cli.corpus.split import SPLITS, assign_by_hash
 from gpt_cli.corpus.store import TokenStore
+from gpt_cli.literals import SplitBy
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
 
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
@@ -64,12 +68,59 @@ class TextStatistics:
     """None for a text."""
 
 
+@dataclass(frozen=True)
+class _Division:
+    """The shares of a text, in characters, that fall into its splits."""
+
+    training: float
+    """With the repetitions of `data.weights`: it may be more than 1."""
+    validation: float
+    validation_units: int
+    """Documents or files."""
+    units: int
+
+
+@dataclass
+class _Units:
+    """The documents that a text is divided by, or its files: one entry for each in the three arrays."""
+
+    hashes: "array[int]" = field(default_factory=lambda: array("Q"))
+    """64 bits of the hash of its content."""
+    characters: "array[int]" = field(default_factory=lambda: array("Q"))
+    weights: "array[int]" = field(default_factory=lambda: array("Q"))
+    """How often it is trained on."""
+
+    def add(self, digest: bytes, characters: int, weight: int) -> None:
+        self.hashes.append(int.from_bytes(digest[:8], "big"))
+        self.characters.append(characters)
+        self.weights.append(weight)
+
+    def divide(self, split: SplitBy, val_fraction: float, test_fraction: float) -> _Division:
+        """Divide them as `SplitPlan` does. By characters, the end of the text is held out.
+
+        Raises UserError if they are too few.
+        """
+        total = max(1, sum(self.characters))
+        if split == "characters":
+            trained, left = 0.0, (1 - val_fraction - test_fraction) * total
+            for size, weight in zip(self.characters, self.weights, strict=True):
+                trained += min(size, left) * weight
+                left -= min(size, left)
+            return _Division(trained / total, val_fraction, 0, len(self.hashes))
+        split_of_each = assign_by_hash(self.hashes, val_fraction, test_fraction, split)
+        trained = held_out = 0
+        for size, weight, index in zip(self.characters, self.weights, split_of_each, strict=True):
+            trained += size * weight if SPLITS[index] == "train" else 0
+            held_out += size if SPLITS[index] == "val" else 0
+        n_val = split_of_each.count(SPLITS.index("val"))
+        return _Division(trained / total, held_out / total, n_val, len(self.hashes))
+
+
 @dataclass
 class _TextCounts:
     """Counts over the text of a corpus that is to be split, without repetitions, unless they say otherwise."""
 
-    files: list[tuple[int, int]] = field(default_factory=list)
-    """(characters, how often they are trained on) of each file."""
+    units: _Units = field(default_factory=_Units)
     characters: int = 0
     size: int = 0
     """Bytes."""
@@ -131,7 +182,8 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
 def _measure_files(
     data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
 ) -> TextStatistics:
-    counts = _count(data, progress)
+    split = fixed.get("data.split", data.split)
+    counts = _count(data, split, progress)
     existing = existing_tokenizer(fixed)
     if fixed.get("tokenizer.kind") != "bpe" if existing is None else existing.eot_id is None:
         counts.characters += counts.separators
@@ -155,22 +207,25 @@ def _measure_files(
         tokens = counts.size / estimate_bytes_per_token(beginning, {**values, **fixed})
     values["sample.prompt"] = "\n" if counts.training_newline else counts.beginning[0][0]
     test_fraction = fixed.get("data.test_fraction", 0.0)
-    split = fixed.get("data.split", data.split)
+    val_fraction = 0.0
     if data.val_source is None:
         values["data.val_fraction"] = (
             0.1 if characters <= 10 * _VALIDATION_CHARACTERS else round(_VALIDATION_CHARACTERS / characters, 4)
         )
         val_fraction = fixed.get("data.val_fraction", values["data.val_fraction"])
-        validation_tokens = tokens * val_fraction
-        split_reason = _explain_split(val_fraction, test_fraction, split)
-    else:
-        val_fraction = 0.0
+    division = counts.units.divide(split, val_fraction, test_fraction)
+    validation_tokens = tokens * division.validation
+    if data.val_source is not None:
         validation_tokens = counts.validation_characters * tokens / max(1, characters)
         which = "the same" if data.val_source == data.source else "another"
         split_reason = f"{counts.validation_characters:,} characters of {which} text are its validation."
+    elif split == "characters":
+        split_reason = _explain_cut(val_fraction, test_fraction)
+    else:
+        split_reason = _explain_division(division, val_fraction, test_fraction, split)
     return TextStatistics(
         tokens=tokens,
-        training_tokens=tokens * _repetitions(counts.files, 1 - val_fraction - test_fraction, split),
+        training_tokens=tokens * division.training,
         validation_tokens=validation_tokens,
         values=values,
         tokenizer_reason=tokenizer_reason,
@@ -179,13 +234,15 @@ def _measure_files(
     )
 
 
-def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
+def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> _TextCounts:
     counts = _TextCounts()
     text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
     bytes_read = 0
     needs_separator = False  # the document before ended without a newline
+    fingerprint = Fingerprint()
     for number, member in enumerate(text.files):
-        before = counts.characters
+        file_hash, file_start = hashlib.sha256(), counts.characters
+        document_start = counts.characters
         needs_separator = needs_separator and not text.begins_validation(number)
         for block in text.blocks(number):
             characters = block.text
@@ -204,30 +261,33 @@ def _count(data: DataConfig, progress: StageProgress | None) -> _TextCounts:
                 counts.beginning.append(characters)
             counts.characters += len(characters)
             counts.size += len(block.data)
-        counts.files.append((counts.characters - before, member.weight))
+            if split == "characters":
+                continue
+            if (digest := fingerprint.add(block.data, block.ends)) is not None:
+                file_hash.update(digest)
+                if split == "documents":
+                    counts.units.add(digest, counts.characters - document_start, member.weight)
+                document_start = counts.characters
+        if split != "documents" and not member.validates:
+            counts.units.add(file_hash.digest(), counts.characters - file_start, member.weight)
     return counts
 
 
-def _repetitions(files: Sequence[tuple[int, int]], training_fraction: float, split: str) -> float:
-    """The characters that are trained on, repetitions included, as a multiple of those of the text.
-
-    `files`: (characters, how often they are trained on) of each. Split by characters, the end of the text is held out.
-    """
-    characters = sum(size for size, _ in files)
-    if split != "characters":
-        return training_fraction * sum(size * weight for size, weight in files) / max(1, characters)
-    trained, left = 0.0, training_fraction * characters
-    for size, weight in files:
-        trained += min(size, left) * weight
-        left -= min(size, left)
-    return trained / max(1, characters)
+def _explain_division(division: _Division, val_fraction: float, test_fraction: float, units: str) -> str:
+    tests = f", {_percent(test_fraction)} for the test" if test_fraction else ""
+    if abs(division.validation - val_fraction) > val_fraction / 2:  # few, or of very different lengths
+        held_out = f"{division.validation_units:,} of its {division.units:,} {units}, {_percent(division.validation)}"
+        verb = "is" if division.validation_units == 1 else "are"
+        return f"{held_out} of it, {verb} held out for validation{tests}."
+    return f"About {_percent(val_fraction)} of its {units} are held out for validation{tests}."
 
 
-def _explain_split(val_fraction: float, test_fraction: float, split: str) -> str:
-    val, test = f"{100 * val_fraction:.3g}%", f"{100 * test_fraction:.3g}%"
-    if split != "characters":
-        tests = f", {test} for the test" if test_fraction else ""
-        return f"About {val} of its {split} are held out for validation{tests}."
+def _explain_cut(val_fraction: float, test_fraction: float) -> str:
     if test_fraction:
+        test, val = _percent(test_fraction), _percent(val_fraction)
         return f"The last {test} of it is held out for the test, the {val} before it for validation."
-    return f"The last {val} of it is held out for validation."
+    return f"The last {_percent(val_fraction)} of it is held out for validation."
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.3g}%"

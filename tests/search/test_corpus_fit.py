@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import dump_config, load_config, parse_config, to_yaml_scalar
@@ -54,15 +54,18 @@ def test_a_fitted_config_tokenizes_its_text_and_has_windows_to_train_and_to_vali
     texts=st.lists(st.text("ab\n", min_size=40, max_size=400), min_size=1, max_size=3),
     weights=st.lists(st.integers(1, 4), min_size=3, max_size=3),
     test_fraction=st.sampled_from([0.0, 0.1, 0.3]),
+    split=st.sampled_from(["characters", "documents", "files"]),
 )
 def test_the_tokens_that_a_config_is_fitted_to_are_those_that_are_trained_on(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], weights: list[int], test_fraction: float
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], weights: list[int], test_fraction: float, split: str
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
     for number, text in enumerate(texts):
         (folder / f"{number}").write_text(f"{text}c\n", encoding="utf-8")  # which needs no separator
     sources = [str(folder / f"{number}") for number in range(len(texts))]
-    values = {"data.source": sources, "data.weights": weights[: len(texts)], "data.test_fraction": test_fraction}
+    values: dict[str, Any] = {"data.source": sources, "data.weights": weights[: len(texts)], "data.split": split}
+    values["data.test_fraction"] = test_fraction
+    assume(split == "characters" or len(set(texts)) > 1 + (test_fraction > 0))
     fitted = measure_source(sources, values, values, has_gpu=False, progress=None)
     keys = {**values, "data.val_fraction": fitted.values["data.val_fraction"]}
     data = DataConfig(**{key.removeprefix("data."): value for key, value in keys.items()})
