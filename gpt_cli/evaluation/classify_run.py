@@ -19,6 +19,7 @@ from gpt_cli.evaluation.given_examples import check_labels, read_given_labelled
 from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_corpus import load_run_corpus
+from gpt_cli.runtime.device import kept_settings
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.training.class_evaluation import (
     ClassEvalMetrics,
@@ -84,6 +85,7 @@ def calibration_error(evaluation: ClassEvalMetrics) -> float:
     return float(sum(gaps) / len(correct))
 
 
+@kept_settings()
 def evaluate_classifier(
     saved: Checkpoint,
     classifier: TextClassifier,
@@ -122,6 +124,7 @@ def evaluate_classifier(
         )
     name = "given" if source is not None else {"val": "validation", "test": "test"}[split]
     rows = LabelledRows.of(saved.config, texts, name, note)
+    classifier.runtime.apply()
     with working("evaluating"):
         evaluation = evaluate_classes(classifier.model, rows, classifier.runtime)
     contents = [texts.source[row].text for row in rows.indices.tolist()]

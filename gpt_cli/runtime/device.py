@@ -44,6 +44,16 @@ class Runtime:
         """The name of the device: a GPU's model, or the kind of device."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
 
+    def apply(self) -> None:
+        """Set torch's process-wide switches for it."""
+        torch.set_num_threads(self.threads)
+        torch.set_flush_denormal(True)
+        # For the products that autocast leaves in fp32, Muon's among them: "medium" multiplies in bf16 on a CPU and
+        # adds in fp32; "high" is TF32 on a GPU.
+        torch.set_float32_matmul_precision(
+            "highest" if self.precision == "fp32" else "medium" if self.device.type == "cpu" else "high"
+        )
+
     def describe(self) -> str:
         threads = f", {plural(self.threads, 'thread')}" if self.device.type == "cpu" else ""
         if threads and self.threads > (cores := physical_cores()):
@@ -61,6 +71,23 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def kept_settings() -> Iterator[None]:
+    """Undo at the end of the block, or of the function it decorates, what `Runtime.apply` sets for the process."""
+    products, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    deterministic, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    flushes = float("1e-310") * 1.0 == 0.0  # torch cannot be asked
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(flushes)
+        if deterministic != torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(deterministic)
+        torch.backends.cudnn.benchmark = benchmark
 
 
 @contextmanager
@@ -83,17 +110,12 @@ def setup_runtime(config: RuntimeConfig) -> Runtime:
     precision = _choose_precision(config.precision, device)
     world = world_of_environment()
     threads = max(1, default_threads() // world.local_size) if config.threads is None else config.threads
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
-    # For the products that autocast leaves in fp32, Muon's among them: "medium" multiplies in bf16 on a CPU and adds in
-    # fp32; "high" is TF32 on a GPU.
-    torch.set_float32_matmul_precision(
-        "highest" if precision == "fp32" else "medium" if device.type == "cpu" else "high"
-    )
+    runtime = Runtime(device, precision, threads, world)
+    runtime.apply()
     # Eager CPU kernels repeat bit for bit as they are, and asking for it loads a compiler, which takes a second.
     if device.type != "cpu" or config.compile not in ("auto", False):
         set_deterministic(device.type == "cpu" if config.deterministic == "auto" else config.deterministic)
-    return Runtime(device, precision, threads, world)
+    return runtime
 
 
 def has_fast_bf16(device: torch.device) -> bool:

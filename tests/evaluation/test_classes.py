@@ -33,9 +33,11 @@ from gpt_cli.training.class_evaluation import (
     evaluate_classes,
     macro_f1,
 )
+from gpt_cli.training.console import Console
 from gpt_cli.training.example_batches import ExampleBatches, open_batches, open_evaluation
 from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import LabelledRows, with_labels
+from gpt_cli.training.loop import train
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
@@ -522,11 +524,26 @@ def test_python_classifies_as_the_command_does_whatever_texts_are_beside(trained
     ]
     assert [prediction.label for prediction in batch_predictions] == ["bird", "metal", "fruit", "fruit"]
     for prediction, single_prediction in zip(batch_predictions, single_predictions, strict=True):
-        assert prediction.probabilities == pytest.approx(
-            single_prediction.probabilities, abs=1e-2
-        )  # bf16, where the machine has it
+        assert prediction.probabilities == pytest.approx(single_prediction.probabilities, abs=1e-6)
     with pytest.warns(UserWarning, match="only the first 24 tokens are read"):
         run.classify(["owl " * 20])
+
+
+@pytest.mark.parametrize("products", ["highest", "medium"])
+def test_torchs_settings_are_after_training_and_classifying_what_they_were(trained_run, tmp_path, products):
+    def settings():
+        return torch.get_float32_matmul_precision(), torch.get_num_threads(), float("1e-310") * 1.0 > 0.0
+
+    torch.set_float32_matmul_precision(products)
+    torch.set_num_threads(2)
+    before = settings()
+    classifier = gpt_cli.load_classifier(trained_run[0], device="cpu")
+    assert settings() == before
+    classifier.classify([BIRD])
+    assert settings() == before
+    config = config_of(Path(trained_run[1]), f"run_dir={tmp_path / 'run'}", "train.steps=1")
+    train(config, Console(lambda _: None))
+    assert settings() == before
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
