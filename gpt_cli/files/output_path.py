@@ -13,9 +13,12 @@ from gpt_cli.files.safe_io import DiskError, translate_os_errors
 
 
 def refuse_dash(output: Path, what: str = "a directory") -> None:
-    """Raise RequestError for `-`: it means a standard stream, and a file of that name would be read in place of one."""
+    """Raise RequestError for `-`, which means a standard stream, and for a new run or folder whose name looks like an option."""
     if str(output) == "-":
         raise RequestError(f"- is no name for {what}: elsewhere it means standard input", hint="choose another name")
+    if what != "a file" and str(output).startswith("-") and not os.path.lexists(output):
+        problem = f"{output} is no name for {what}: what begins with a dash is an option elsewhere"
+        raise RequestError(problem, hint=f"put it in a folder, or choose another name: {str(output).lstrip('-') or 'x'}")
 
 
 def require_directory(path: Path, option: str, *, missing: bool = True) -> None:

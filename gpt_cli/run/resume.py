@@ -76,10 +76,10 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
         lines = [
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
-        raise RequestError(
-            f"run_dir {path} is a run of another config{''.join(lines)}",
-            hint=f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}",
-        )
+        hint = f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}"
+        if set(fixed) <= set(TEXT_KEYS):
+            hint += "; if it is the same text, put it back in its place"
+        raise RequestError(f"run_dir {path} is a run of another config{''.join(lines)}", hint=hint)
 
 
 def moved(changes: Changes) -> set[str]:
@@ -116,8 +116,9 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
                 f"this is not the text of the run in {path} {sums}",
                 hint="choose another, run_dir=runs/NAME, or name the place of the same text",
             )
+        texts = [*config.data.sources, *config.data.val_sources]
         raise RequestError(
             f"the text has changed since the run in {path} began {sums}",
-            hint="choose another, run_dir=runs/NAME, or restore the text",
+            hint=f"choose another, run_dir=runs/NAME, or put back the text of that time: {', '.join(texts)}",
         )
     return changes

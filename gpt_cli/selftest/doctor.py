@@ -149,7 +149,9 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     newest = max(intact, key=lambda checkpoint: checkpoint.step)
     step = newest.step
     refuse_edited_config(path, config, newest)
+    read_metrics(path), read_samples(path)  # raises for a damaged line, as a training that resumes does
+    events = read_events(path)
     if step >= steps:
         return f"all {steps:,} steps are done"
-    over = why_over(read_events(path), step)
+    over = why_over(events, step)
     return f"would resume from step {step:,} of {steps:,}" if over is None else f"ended at step {step:,}: {over}"

@@ -345,6 +345,8 @@ def test_without_a_compiler_or_with_a_broken_one_there_is_a_reason(
     for script, message in (
         ("echo 'no such option' >&2; exit 1", "failed: no such option"),
         ("exit 3", "failed: exit code 3"),
+        ("echo 'x.s: Assembler messages:' >&2; echo 'No space left' >&2; exit 1", "failed: No space left"),
+        ("echo 'a warning' >&2; echo 'x.c:1:2: error: no such type' >&2; exit 1", "failed: x.c:1:2: error: no such type"),
         ("exit 0", "made nothing"),
         ("echo nonsense > $out", "cannot be loaded"),
         ("mkdir $out", "Is a directory"),
@@ -357,9 +359,13 @@ def test_without_a_compiler_or_with_a_broken_one_there_is_a_reason(
             load_kernel(answer_kernel)
         assert not list(kernel.store_path().glob("*.so"))
     monkeypatch.setenv("CC", str(tmp_path / "nothing"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(KernelUnavailable, match="there is no C compiler"):
-        load_kernel(answer_kernel)
+    with monkeypatch.context() as alone:
+        alone.setenv("PATH", str(tmp_path))
+        with pytest.raises(KernelUnavailable, match="there is no C compiler"):
+            load_kernel(answer_kernel)
+    notes: list[str] = []
+    load_kernel(answer_kernel, note=notes.append)
+    assert f"CC names {tmp_path / 'nothing'}, which is no program here: {real_compiler} compiles mine.c" in notes
 
 
 @pytest.mark.parametrize("script", ["sleep 1000", "while :; do :; done", "sleep 1000 & exit 0"])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpt_cli.config.section import ConfigValues
 
 _YAML = (".yaml", ".yml")
+_TEXTS = (".txt", ".md", ".jsonl", ".csv", ".parquet")
 _OF_RUN = ("run.json", "data.json", "tokenizer.json", "metrics.jsonl", "events.jsonl")
 _BPE = ("tokenizer.vocab_size", "tokenizer.pattern", "tokenizer.train_bytes")
 _FILE, _TEXT = "gpt train --config configs/quickstart.yaml", "gpt train book.txt"
@@ -264,7 +265,7 @@ def _config_file(source: str) -> Path | None:
 
     refuse_without_record(path)
     runs = sorted(run.parent for run in path.glob("*/run.json"))
-    if runs:
+    if runs and not _has_texts(path):
         listing = f"gpt runs --dir {quote(source)} lists them"
         raise RequestError(
             f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; {listing}"
@@ -274,6 +275,12 @@ def _config_file(source: str) -> Path | None:
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")
     return None
+
+
+def _has_texts(folder: Path) -> bool:
+    """True if a folder holds texts beside its runs, other than standard input that is kept for one of them."""
+    files = [file for file in folder.iterdir() if file.suffix.lower() in _TEXTS and file.is_file()]
+    return not all((file.with_suffix("") / "run.json").is_file() for file in files)
 
 
 def _refuse_weights(file: Path) -> None:

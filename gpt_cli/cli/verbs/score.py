@@ -239,6 +239,8 @@ def _read(source: str, options: "ReaderOptions", tokenizer: "Tokenizer", unknown
     if documents:
         note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
     (text,) = without_unknown(tokenizer, [text], skip=unknown == "skip", source="text")
+    if tokenizer.unk_id is not None and tokenizer.unknown_characters(text):
+        note("bits per byte have the loss of each <unk>, and divide it among the bytes of the other characters")
     return name, text
 
 

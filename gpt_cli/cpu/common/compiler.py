@@ -8,6 +8,7 @@ import atexit
 import hashlib
 import os
 import platform
+import re
 import selectors
 import shutil
 import signal
@@ -93,6 +94,12 @@ def find_compiler() -> str:
     raise KernelUnavailable("there is no C compiler (install gcc or clang)")
 
 
+def missing_cc() -> str | None:
+    """The value of `$CC` if it is not the name or path of a program."""
+    named = os.environ.get("CC")
+    return named if named and shutil.which(named) is None else None
+
+
 def flags() -> tuple[str, ...]:
     """The compiler flags for this processor, with its longest vectors, or for the level that is set."""
     if (level := chosen_level()) is not None:
@@ -155,10 +162,14 @@ def compile_library(
 def _compile(command: list[str], folder: Path, nice: int) -> None:
     code, output = _run(command, _environment(folder), SECONDS, nice=nice)
     if code:
-        lines = output.decode(errors="replace").strip().splitlines()
-        raise KernelUnavailable(
-            f"{command[0]} failed: {lines[0] if lines else f'exit code {code}'} (CC names another compiler)"
-        )
+        raise KernelUnavailable(f"{command[0]} failed: {_reason(output) or f'exit code {code}'} (CC=NAME chooses another compiler)")
+
+
+def _reason(output: bytes) -> str:
+    """The line of a compiler's output that says why it failed: its first error, else the first that is no heading."""
+    lines = output.decode(errors="replace").strip().splitlines()
+    errors = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return next(iter(errors or [line for line in lines if not line.rstrip().endswith(":")] or lines), "")
 
 
 def private_place() -> Path:

@@ -180,6 +180,8 @@ def load(kernel: Kernel, remark: Notify, *, anew: bool = False) -> ctypes.CDLL:
                     return open_library(cached, kernel)
             except (DamagedLibraryError, KernelUnavailable) as error:
                 remark(f"{error}; compiling it again")
+        if missing := compilers.missing_cc():
+            remark(f"CC names {missing}, which is no program here: {compiler.path} compiles {kernel.name}.c")
         options = options_for(kernel, compiler)
         compiled = _compile(compiler, kernel, options, store)
         library = open_library(compiled, kernel)
