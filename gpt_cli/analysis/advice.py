@@ -4,6 +4,7 @@ from gpt_cli.analysis.text_report import TextReport
 
 _SHORT = 200_000  # characters
 _FEWEST_HELD_OUT = 100  # characters; what xz writes is a multiple of four bytes
+_REPEATED = 0.005  # nats per character, which is shown as 0.00
 _LARGE_ALPHABET = 512
 _REPLACEMENT = "U+FFFD"
 
@@ -21,6 +22,8 @@ def _good_loss(report: TextReport) -> str:
         return "It is one character throughout: there is nothing to learn from it."
     if report.measured_on < _FEWEST_HELD_OUT:
         return "Too little text is held out to say what a good loss is."
+    if best.nats_per_character < _REPEATED:
+        return f"Its held-out part repeats the rest, as {best.name} shows: any loss near 0 only says so."
     return (
         f"A good loss is below {best.nats_per_character:.2f} nats per character"
         f" ({best.bits_per_byte:.2f} bits per byte), which {best.name} reaches; above"

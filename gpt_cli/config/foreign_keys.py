@@ -48,11 +48,12 @@ _NAMES = {
 FOREIGN_KEYS = {name: key for key, names in _NAMES.items() for name in names}
 """Names of our keys in other trainers."""
 
-_PRECISIONS = {
+PRECISIONS = {
     **dict.fromkeys(("32", "32-true", "float32", "fp32", "float", "no"), "fp32"),
     **dict.fromkeys(("16", "16-mixed", "float16", "half"), "fp16"),
     **dict.fromkeys(("bf16-mixed", "bf16-true", "bfloat16"), "bf16"),
 }
+"""By the name of a precision elsewhere: that of `runtime.precision`."""
 
 
 def assignment(name: str, key: str, value: str) -> str:
@@ -64,7 +65,7 @@ def assignment(name: str, key: str, value: str) -> str:
         return f"{key}=null"
     if key == "runtime.precision":
         known = value.lower()
-        return f"{key}={_PRECISIONS.get(known, quote(value))}"
+        return f"{key}={PRECISIONS.get(known, quote(value))}"
     return f"{key}={quote(value)}"
 
 
@@ -105,7 +106,7 @@ _CONVERSIONS: Mapping[str, Callable[[str], str]] = {
     "warmup_ratio": lambda _: "schedule.warmup_steps=100 (steps, not a share of them)",
     "bf16": lambda value: f"runtime.precision={'fp32' if value.lower() == 'false' else 'bf16'}",
     "fp16": lambda value: f"runtime.precision={'fp32' if value.lower() == 'false' else 'fp16'}",
-    **dict.fromkeys(("amp", "mixed_precision"), lambda value: f"runtime.precision={_PRECISIONS.get(value, 'bf16')}"),
+    **dict.fromkeys(("amp", "mixed_precision"), lambda value: f"runtime.precision={PRECISIONS.get(value, 'bf16')}"),
 }
 """By a foreign name whose value is of another kind than ours: the override for a value of it."""
 NEEDS_CONVERSION = frozenset(_CONVERSIONS)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt_cli.config.diagnostics import MAX_SHOWN, Diagnostic, KeyPath, SourceLocation, key_name
+from gpt_cli.config.foreign_keys import PRECISIONS
 from gpt_cli.config.keys import accepted_types, fields, join_or, meaning_of_null, schema_of, sections, suggest
 from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
 from gpt_cli.terminal.escape import escape_control_chars
@@ -152,16 +153,22 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
         if not isinstance(number, int | float):
             return None
         return f"write {digits}" + (", without quotes" if digits == text else "")
+    if PRECISIONS.get(word) in words:
+        return f"did you mean {PRECISIONS[word]}?"
     close = get_close_matches("cuda" if word.lower() == "gpu" else word, words, 1, 0.75)
     return f"did you mean {close[0]}?" if close else None
 
 
 def _plain_number(word: str) -> str:
-    """`word` without what sets thousands apart, and with a point where a comma can only be one."""
+    """`word` without what sets thousands apart, percent, k and M, and with a point where a comma can only be one."""
     if re.fullmatch(r"[1-9]\d{0,2}([_,]\d{3})+", word):
         return re.sub("[_,]", "", word)
     if re.fullmatch(r"-?0?,\d+", word):
         return word.replace(",", ".")
+    if percent := re.fullmatch(r"(\d{1,2}(\.\d+)?)\s*%", word):
+        return f"{float(percent[1]) / 100:g}"
+    if unit := re.fullmatch(r"(\d{1,4})([km])", word):
+        return unit[1] + {"k": "000", "m": "000000"}[unit[2]]
     digits = re.sub(r"(?<=\d)_(?=\d)", "", word)
     return digits.lstrip("0") or "0" if digits.isdecimal() else digits
 

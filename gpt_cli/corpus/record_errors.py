@@ -105,7 +105,8 @@ class MissingKeyError(UserError):
         """
         self.candidate = min(self.candidates, key=lambda name: name == unlike, default="")
         if self.value is not None and self.candidate in ("", unlike) and not self.is_settled:
-            self.hint = "leave such lines out" if self.value == "null" else "write it as a text, in quotation marks"
+            advice = {"null": "leave such lines out", "a list": "write one of its items alone"}
+            self.hint = advice.get(self.value, "write it as a text, in quotation marks")
         else:
             self.advise(f"choose one: {option}{'KEY' if self.candidate == unlike else quote(self.candidate)}")
 

@@ -84,8 +84,9 @@ def _first_prompt(member: TrainingExample | LabelledText) -> str:
 def _explain_split(data: DataConfig, n: int, n_all: int) -> str:
     """A sentence on the `n` validation examples of `n_all`."""
     if data.val_sources:
-        return f"{plural(n, 'example')} of another source are its validation."
+        which = "the same" if data.val_source == data.source else "another"
+        return f"{plural(n, 'example')} of {which} source are its validation."
     tests = f", {100 * data.test_fraction:.3g}% for the test" if data.test_fraction else ""
     if abs(n / n_all - data.val_fraction) > data.val_fraction / 2:  # few differ: equal ones are in one split
-        return f"{n:,} of them are held out for validation{tests}."
+        return f"{n:,} of them {'is' if n == 1 else 'are'} held out for validation{tests}."
     return f"About {100 * data.val_fraction:.3g}% of them are held out for validation{tests}."

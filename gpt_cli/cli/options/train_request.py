@@ -118,7 +118,7 @@ class Request:
         if any(key.startswith(_BPE) for key in keys) and "tokenizer.kind" not in keys:
             self.overrides = [*self.overrides, "tokenizer.kind=bpe"]
         values = parse_overrides(self.overrides)
-        source = _source(sources, values.get("data.source"))
+        source = _source(sources, values.get("data.source"), self.overrides)
         refuse_twice(source)
         if "data.weights" in values and source != "-":  # of which there are as many as texts
             parse_overrides([*self.overrides, f"data.source={to_yaml_scalar(source)}"])
@@ -355,12 +355,13 @@ def _refuse_imported(run: Path) -> None:
         )
 
 
-def _source(sources: list[str], override: Any) -> Any:
+def _source(sources: list[str], override: Any, overrides: Sequence[str]) -> Any:
     """The text, or the texts, that the command line names."""
     if sources and override is not None:
+        others = [one for one in overrides if not one.startswith("data.source=")]
         raise RequestError(
             f"the text is named twice: {', '.join(sources)}, and data.source={override}",
-            hint=f"leave one of them out: {' '.join(['gpt train', *map(quote, sources)])}",
+            hint=f"leave one of them out: {' '.join(['gpt train', *map(quote, [*sources, *others])])}",
         )
     if not sources and override is None:
         raise RequestError("there is nothing to train: give a text, a config or a run", hint=f"{_TEXT}, or: {_FILE}")

@@ -144,7 +144,7 @@ def init(
     if text is not None and output is not None and not printed:
         refuse_overwriting(output, [text], "-o")
     with translate_os_errors("write", path):
-        stands = not printed and path.exists()
+        stands = not printed and path.exists() and not path.is_dir()
     if stands and not force:
         raise RequestError(f"{path} exists already", hint="name another file with -o, or replace it with --force")
     if not printed:

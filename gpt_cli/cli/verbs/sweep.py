@@ -109,11 +109,12 @@ def _refuse_without_effect(request: "SweepRequest") -> None:
                 f"{axis.key} has no effect here: no loss depends on it",
                 hint="gpt sample compares texts" if axis.key.startswith("sample.") else "leave it out",
             )
-        for point in corners(request.axes):
-            if (needed := missing_condition(request.config_of(point), axis.key)) is None:
-                break
-        else:
+        needs = [missing_condition(request.config_of(point), axis.key) for point in corners(request.axes)]
+        needed = next((need for need in needs if need is not None), None)
+        if None not in needs:
             raise RequestError(f"{axis.key} has no effect here: it needs {needed}")
+        if needed is not None:
+            note(f"{axis.key} needs {needed}: without that, settings that differ in it alone are the same")
     refusals = []
     for point in corners(request.axes):
         try:
