@@ -13,12 +13,13 @@ from gpt_cli.files.safe_io import DiskError, translate_os_errors
 
 
 def refuse_dash(output: Path, what: str = "a directory") -> None:
-    """Raise RequestError for `-`, which means a standard stream, and for a new run or folder whose name looks like an option."""
+    """Raise RequestError for `-`, a standard stream elsewhere, and for a new run or folder named like an option."""
     if str(output) == "-":
         raise RequestError(f"- is no name for {what}: elsewhere it means standard input", hint="choose another name")
     if what != "a file" and str(output).startswith("-") and not os.path.lexists(output):
+        another = str(output).lstrip("-") or "NAME"
         problem = f"{output} is no name for {what}: what begins with a dash is an option elsewhere"
-        raise RequestError(problem, hint=f"put it in a folder, or choose another name: {str(output).lstrip('-') or 'x'}")
+        raise RequestError(problem, hint=f"put it in a folder, or choose another name: {another}")
 
 
 def require_directory(path: Path, option: str, *, missing: bool = True) -> None:

@@ -162,7 +162,9 @@ def compile_library(
 def _compile(command: list[str], folder: Path, nice: int) -> None:
     code, output = _run(command, _environment(folder), SECONDS, nice=nice)
     if code:
-        raise KernelUnavailable(f"{command[0]} failed: {_reason(output) or f'exit code {code}'} (CC=NAME chooses another compiler)")
+        raise KernelUnavailable(
+            f"{command[0]} failed: {_reason(output) or f'exit code {code}'} (CC=NAME chooses another compiler)"
+        )
 
 
 def _reason(output: bytes) -> str:
