@@ -96,7 +96,8 @@ def load(
     )
     generator.warm_up()
     sampling = SamplingParams.from_config(defaults, saved.config.seed)
-    return Sampler(generator, saved.tokenizer, sampling, defaults.prefix, defaults.suffix)
+    end = saved.config.data.learned_end
+    return Sampler(generator, saved.tokenizer, sampling, defaults.prefix, defaults.suffix, end)
 
 
 def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto") -> "TextClassifier":

@@ -73,6 +73,11 @@ class DataConfig(ConfigSection):
         """`val_source` as a list, empty for null."""
         return [self.val_source] if isinstance(self.val_source, str) else self.val_source or []
 
+    @property
+    def learned_end(self) -> str:
+        """The text with which a model of pairs or chats learns to end what it writes; empty for other texts."""
+        return self.completion_end if self.format in ("pairs", "chat") else ""
+
     @model_validator(mode="before")
     @classmethod
     def _divide_by_examples(cls, values: Any) -> Any:

@@ -184,9 +184,9 @@ class CheckpointConfig(ConfigSection):
     """Checkpoints of the run."""
 
     every: Every = 250
-    """Steps between checkpoints; the last step always saves. null: the last step alone."""
+    """Steps between checkpoints; the last step saves, too, and each evaluation that is the best so far. null: these."""
     keep: Count = 2
-    """Newest checkpoints kept, besides the best one."""
+    """Newest checkpoints kept, those of evaluations among them, besides the best one."""
 
 
 class LogConfig(ConfigSection):

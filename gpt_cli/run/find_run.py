@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
@@ -11,7 +12,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, check_listed, list_directory
 from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, checkpoint_step, is_checkpoint, list_checkpoints
 from gpt_cli.run.run_files import DATA, RUN, free_name
 
 _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
@@ -67,12 +68,25 @@ def is_gguf(path: Path) -> bool:
             return file.read(4) == b"GGUF"
 
 
+def _hint_at_checkpoint(name: str, kept: list[Path]) -> str:
+    """A suggestion of the checkpoint among `kept` whose step `name` ends with, else of the newest."""
+    digits = re.search(r"[0-9]{1,18}$", name)
+    same = [path for path in kept if digits is not None and checkpoint_step(path) == int(digits[0])]
+    if same or digits is None:
+        return f"did you mean {(same or kept)[0]}?"
+    steps = ", ".join(f"{checkpoint_step(path)}" for path in reversed(kept[:8]))
+    return f"the checkpoints are of steps {steps}: {kept[0]}"
+
+
 def _find_named(path: Path) -> Path:
     if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
         return path
     if not path.exists():
         if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
-            raise RequestError(f"there is no checkpoint at {path}", hint=f"did you mean {kept[0]}?")
+            raise RequestError(f"there is no checkpoint at {path}", hint=_hint_at_checkpoint(path.name, kept))
+        run, at, step = path.name.rpartition("@")  # as a server names checkpoints
+        if at and step.isdecimal() and (kept := list_checkpoints(path.with_name(run))):
+            raise RequestError(f"there is no run at {path}", hint=_hint_at_checkpoint(step, kept))
         near = Path("runs") / path
         if not (near / RUN).is_file():
             runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}

@@ -107,8 +107,6 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
     changes = _changes(path, config)
     _refuse_fixed_changes(path, changes)
     _refuse_fewer_steps(path, changes)
-    if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
-        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
         sums = f"(its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)"
         if moved(changes):
@@ -121,4 +119,6 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
             f"the text has changed since the run in {path} began {sums}",
             hint=f"choose another, run_dir=runs/NAME, or put back the text of that time: {', '.join(texts)}",
         )
+    if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
+        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
     return changes

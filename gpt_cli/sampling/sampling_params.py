@@ -185,6 +185,12 @@ class SamplingParams:
         return replace(self, **values)
 
 
+def before_learned_end(options: SamplingOptions, learned_end: str) -> SamplingOptions:
+    """`options` whose stop strings, if any, end a text besides `learned_end`, with which a model ends an answer."""
+    stop = _to_tuple(options.get("stop"))
+    return {**options, "stop": (*stop, learned_end)} if stop and learned_end else options
+
+
 _FIELDS = {field.name: field for field in fields(SamplingParams)}
 
 

@@ -127,7 +127,8 @@ def _endpoint(state: ServerState, path: str, handler: Callable[[ServerState, Req
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    messages = {404: "there is nothing at this path", 405: "this path takes another method"}
+    elsewhere = "a text is asked for at /v1/chat/completions or /v1/completions"
+    messages = {404: f"there is nothing at this path: {elsewhere}", 405: "this path takes another method"}
     message = messages.get(error.status_code, str(error.detail))
     return ApiError(error.status_code, message, headers=error.headers).response()
 
@@ -193,9 +194,9 @@ async def chat(state: ServerState, request: Request) -> Response:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
     model = await state.registry.get(body.model)
     tokens = await asyncio.to_thread(encode_chat, model, body.messages)
-    if body.stop is not None and model.config.data.format in ("pairs", "chat"):  # the end of an answer that it learned
+    if body.stop is not None and (end := model.config.data.learned_end):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
-        body = body.model_copy(update={"stop": [*stops, *model.defaults.stop]})
+        body = body.model_copy(update={"stop": [*stops, end]})
     generation = await make_generation_request(model, [tokens], body, state.limits, body.max_completion_tokens)
     n_top = (body.top_logprobs or 0) if body.logprobs else None
     return await _answer(state, request, "chat.completion", generation, body, n_top, [])

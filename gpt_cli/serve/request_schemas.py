@@ -63,11 +63,15 @@ class _Strict(BaseModel):
             raise _validation_error(first["type"], param, first["msg"]) from None
 
 
+_ELSEWHERE = {"messages": ": POST /v1/chat/completions takes it", "prompt": ": POST /v1/completions takes it"}
+
+
 def _validation_error(kind: str, param: str, message: str) -> ApiError:
     if kind == "extra_forbidden" and param in _UNSUPPORTED:
         return ApiError(400, f"{param} is not supported here", param=param, code="unsupported_parameter")
     if kind == "extra_forbidden":
-        return ApiError(400, f"there is no parameter {param}", param=param, code="unknown_parameter")
+        elsewhere = _ELSEWHERE.get(param, "")
+        return ApiError(400, f"there is no parameter {param} here{elsewhere}", param=param, code="unknown_parameter")
     if kind == "missing":
         return ApiError(400, f"{param} is missing", param=param, code="missing_parameter")
     colon = "" if kind == "value_error" else ":"

@@ -1,5 +1,6 @@
 """Pairs and chats: each example is learned as if it were alone, and nothing but what is to be learned counts."""
 
+import io
 import json
 import math
 import re
@@ -12,6 +13,7 @@ import pytest
 import torch
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, dump_config, load_config, parse_config
 from gpt_cli.config.template import TurnTemplate
@@ -386,6 +388,26 @@ def test_a_run_learns_resumes_bit_for_bit_evaluates_and_samples(tmp_path, pairs,
     assert not {"\x02", "\x03"} & set(output)
     assert main(["train", "--config", "c.yaml", *keys, "run_dir=dry", "--dry-run"]) == 0
     assert "validation" in capsys.readouterr().out
+
+
+def test_a_stop_string_ends_a_learned_completion_besides_its_own_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"prompt": f"q {n}", "completion": "abab"}) for n in range(60)]
+    Path("p.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    assert main(["train", "p.jsonl", *TINY, "train.steps=60", "sample.every=null", "run_dir=run"]) == 0
+    run = gpt_cli.load("run")
+    texts = {stop: str(run.generate("q 7", temperature=0, max_new_tokens=9, stop=stop)) for stop in ("zz", "ba", None)}
+    assert texts["zz"] == "abab"
+    assert texts["ba"] == "a"
+    assert texts[None].startswith("abab\x03")
+    for stop, text in (("zz", "abab"), ("ba", "a")):
+        capsys.readouterr()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"q 7\n/stop {stop}\nq 7\n".encode())))
+        options = ["--temperature", "0", "--max-new-tokens", "9"]
+        assert main(["sample", "run", "--prompt", "q 7", "--stop", stop, *options]) == 0
+        assert capsys.readouterr().out == f"q 7\n{text}\n"
+        assert main(["chat", "run", *options]) == 0
+        assert capsys.readouterr().out == f"abab\n{text}\n"
 
 
 def test_the_example_reads_catalogues_into_pairs(tmp_path, capsys, monkeypatch):

@@ -58,13 +58,16 @@ def chat(
     from gpt_cli.config.template import TurnTemplate
     from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.sampling.conversation import Conversation
+    from gpt_cli.sampling.sampling_params import before_learned_end
 
     if sys.stdin is None:
         raise RequestError("standard input is closed")
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     defaults = saved.config.sample
-    sampling = opts.sampling_params(defaults, seed, opts.sampling_options(arguments))
+    learned_end = saved.config.data.learned_end
+    options = before_learned_end(opts.sampling_options(arguments), learned_end)
+    sampling = opts.sampling_params(defaults, seed, options)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     context, turns = saved.config.model.context_length, TurnTemplate.of(saved.config.data)
     head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
@@ -78,7 +81,7 @@ def chat(
     note(f"{path}, step {saved.step:,}{drawn}")
     if sys.stdin is not None and sys.stdin.isatty():
         note("/help lists the commands, Ctrl-D ends the chat")
-    return Repl(generator, conversation, sampling, skip_unknown=unknown == "skip", raw=raw).run()
+    return Repl(generator, conversation, sampling, learned_end, skip_unknown=unknown == "skip", raw=raw).run()
 
 
 def _system_tokens(

@@ -99,7 +99,8 @@ def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:
             raise UserError(f"message {number} has no role and content that are texts", where=location, hint=hint)
         if role not in ROLES:
             escaped = escape_control_chars(role[:30])
-            raise UserError(f"there is no role '{escaped}'", where=location, hint=f"roles are {', '.join(ROLES)}")
+            hint = f"roles are {', '.join(ROLES)}: rename this one, or leave its messages out"
+            raise UserError(f"there is no role '{escaped}'", where=location, hint=hint)
         encode_text(content, location)
         yield role, content
 
