@@ -145,6 +145,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         close = did_you_mean(name.lower(), context.command.commands, f"{path} ")
         if path == "gpt config" and os.path.isfile(name):
             ours = f"gpt config show {quote(name)}"
+        if path == "gpt runs" and os.path.isdir(name):
+            ours = f"gpt runs --dir {quote(name)}"
         if ours == "gpt --help":
             ours = _help_of(context.command, arguments[1:])
         if ours or close:

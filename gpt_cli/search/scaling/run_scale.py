@@ -116,6 +116,7 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
         threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
         base = with_values(base, {"runtime.threads": threads}) if threads is not None else base
         plan = _plan(request, base, jobs, lambda config: _seconds_per_token(config, corpus, note))
+    own_threads = {"runtime.threads": request.config.runtime.threads}  # not the share of a run of the ladder
     with open_home(request.home), stop_requests() as stop:
         if PLAN not in names:
             replace_file(request.home / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
@@ -135,9 +136,9 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     code = None if stop.received is None else 128 + stop.received
     if code is not None:
         return None, code
-    result = analyse(request, rows, vocab_size, unique, {float(k): v for k, v in plan["per_token"].items()}, base)
-    threads = request.config.runtime.threads  # not the share of a run of the ladder
-    advised = with_values(base, {"run_dir": f"runs/{request.home.name}-advised", "runtime.threads": threads})
+    per_token = {float(scale): seconds for scale, seconds in plan["per_token"].items()}
+    result = analyse(request, rows, vocab_size, unique, per_token, base)
+    advised = with_values(base, {"run_dir": f"runs/{request.home.name}-advised", **own_threads})
     replace_file(request.home / ADVISED, _advised_config(advised, result.advice[0], vocab_size).encode())
     return result, None
 
@@ -221,11 +222,13 @@ def _time_of_token(
 
 
 def _plan(request: ScaleRequest, base: Config, jobs: int, seconds_of: Any) -> dict[str, Any]:
-    per_token = measure_scales(seconds_of, base)
+    per_token = alone = measure_scales(seconds_of, base)
+    if (threads := request.config.runtime.threads) != base.runtime.threads:  # what is advised is trained by itself
+        alone = measure_scales(seconds_of, with_values(base, {"runtime.threads": threads}))
     ladder = plan_ladder(base, request.seconds, jobs, per_token)
     return {
         "config": dump_config(base.model_copy(update={"run_dir": None})),
-        "seconds": request.seconds, "per_token": per_token, "ladder": [asdict(rung) for rung in ladder],
+        "seconds": request.seconds, "per_token": alone, "ladder": [asdict(rung) for rung in ladder],
     }  # fmt: skip
 
 
