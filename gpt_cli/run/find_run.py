@@ -84,8 +84,8 @@ def _find_named(path: Path) -> Path:
     if not path.exists():
         if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
             raise RequestError(f"there is no checkpoint at {path}", hint=_hint_at_checkpoint(path.name, kept))
-        run, at, step = path.name.rpartition("@")  # as a server names checkpoints
-        if at and step.isdecimal() and (kept := list_checkpoints(path.with_name(run))):
+        run, _, step = path.name.rpartition("@")  # as a server names checkpoints
+        if run.strip(".") and step.isdecimal() and (kept := list_checkpoints(path.with_name(run))):
             raise RequestError(f"there is no run at {path}", hint=_hint_at_checkpoint(step, kept))
         near = Path("runs") / path
         if not (near / RUN).is_file():
