@@ -77,7 +77,7 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
         hint = f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}"
-        if set(fixed) <= set(TEXT_KEYS):
+        if all(key in TEXT_KEYS and None not in change for key, change in fixed.items()):
             hint += "; if it is the same text, put it back in its place"
         raise RequestError(f"run_dir {path} is a run of another config{''.join(lines)}", hint=hint)
 
