@@ -62,6 +62,8 @@ def index_of(example: Example, labels: Sequence[str]) -> int | None:
     names = [label.strip() for label in labels]
     if example.label.strip() not in names:
         raise RequestError(
-            f"the label '{escape_control_chars(example.label[:50])}' is none of --labels", where=example.where
+            f"the label '{escape_control_chars(example.label[:50])}' is none of --labels",
+            where=example.where,
+            hint="name all labels of the file, or leave out the texts of others; --label-key names another key",
         )
     return names.index(example.label.strip())

@@ -97,6 +97,8 @@ def _find_named(path: Path) -> Path:
         kind = "hf " if path.is_dir() else ""
         run_dir = free_name(Path("runs") / Path(os.path.abspath(path)).stem)
         command = f"gpt import {kind}{quote(str(path))} {quote(str(run_dir))}"
+        if path.is_file():
+            command += " (from f32, f16 or bf16; weights of fewer bits cannot be restored)"
         raise RequestError(f"{path} is a model of other tools", hint=f"make it a run: {command}")
     inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
     if inside is not None:

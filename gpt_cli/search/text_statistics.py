@@ -88,7 +88,7 @@ class _Units:
     """64 bits of the hash of its content."""
     characters: "array[int]" = field(default_factory=lambda: array("Q"))
     weights: "array[int]" = field(default_factory=lambda: array("Q"))
-    """How often it is trained on."""
+    """Times that it is trained on."""
 
     def add(self, digest: bytes, characters: int, weight: int) -> None:
         self.hashes.append(int.from_bytes(digest[:8], "big"))

@@ -1,5 +1,6 @@
 """The initial weights of a new run that starts from another run (`train.init_from`)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -47,21 +48,40 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
             f"train.init_from: {path} has another tokenizer: its ids mean something else",
             hint=f"tokenizer.kind={base.tokenizer.kind} tokenizer.file={quote(str(base.path / 'tokenizer.json'))}",
         )
+    if base.config.task.kind == "classes":
+        there, here = base.config.task, config.task
+        if _row_of_label(here.labels or [], there.labels or []) is None:
+            note(f"the head is new: the labels are others than those of {path}, {', '.join(there.labels or [])[:80]}")
+        elif there.pooling != here.pooling:
+            note(f"the head of {path} has learned task.pooling={there.pooling}, not {here.pooling}")
     return base
 
 
 def load_initial(model: GPT, initial: Checkpoint) -> None:
     """Copy the weights of `initial` into `model`; into a classifier with other labels all but the head.
 
-    Raises UserError, before any is copied, if they do not fit.
+    The same labels in another order take their rows of the head along. Raises UserError, before any is copied, if the
+    weights do not fit.
     """
-    if not isinstance(model, SequenceClassifier) or model.labels == initial.config.task.labels:
+    labels = initial.config.task.labels
+    if not isinstance(model, SequenceClassifier) or model.labels == labels:
         load_weights(model, initial)
         return
-    tensors = {name: tensor for name, tensor in initial.model_tensors.items() if name != HEAD}
-    specs = {name: spec for name, spec in tensor_specs(model.state_dict()).items() if name != HEAD}
-    check_tensors(tensors, specs)
-    model.load_state_dict({**tensors, HEAD: model.head.weight.detach()})
+    rows = _row_of_label(model.labels, labels or [])
+    tensors = dict(initial.model_tensors)
+    specs = tensor_specs(model.state_dict())
+    if rows is None:
+        tensors.pop(HEAD, None)
+        check_tensors(tensors, {name: spec for name, spec in specs.items() if name != HEAD})
+        model.load_state_dict({**tensors, HEAD: model.head.weight.detach()})
+    else:
+        check_tensors(tensors, specs)
+        model.load_state_dict({**tensors, HEAD: tensors[HEAD][rows]})
+
+
+def _row_of_label(labels: Sequence[str], rows: Sequence[str]) -> list[int] | None:
+    """The row of each of `labels` in a head whose rows are of the labels `rows`; None if these are others."""
+    return [rows.index(label) for label in labels] if sorted(labels) == sorted(rows) else None
 
 
 def refuse_classifier(path: Path, base: Checkpoint, task: str) -> None:

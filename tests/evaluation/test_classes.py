@@ -650,7 +650,18 @@ def test_a_run_of_tokens_is_trained_to_classify_all_of_it_its_head_or_by_lora_an
     assert changed_names == {"all": blocks, "head": set(), "lora": lora}[trained_part]
 
 
-def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equal(trained_run, tmp_path):
+def test_a_fitted_classifier_reads_the_features_that_the_head_of_its_base_has_learned(tmp_path, texts, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["model.n_layer=1", "model.n_embd=32", "train.steps=1"]
+    assert main(["train", str(texts), "task.kind=classes", "task.pooling=mean", *small, "run_dir=base"]) == 0
+    assert main(["train", str(texts), "task.kind=classes", "train.init_from=base", "train.steps=1", "run_dir=new"]) == 0
+    assert load_config(Path("new/config.yaml")).task.pooling == "mean"
+    lines = [Path(run, "metrics.jsonl").read_text().splitlines()[n] for run, n in (("base", -1), ("new", 0))]
+    losses = [json.loads(line)["val_loss"] for line in lines]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equal(trained_run, tmp_path, capsys):
     run, path, _ = trained_run
     (tmp_path / "c.yaml").write_text("seed: 3\n")
     keys = ["train", "--config", str(tmp_path / "c.yaml"), f"data.source={path}", *TINY_RUN, f"train.init_from={run}"]
@@ -658,6 +669,15 @@ def test_a_classifier_is_trained_further_with_its_head_where_the_labels_are_equa
     assert main([*keys, "task.kind=classes", f"run_dir={tmp_path / 'same'}", "--json"]) == 0
     first_metrics = json.loads((tmp_path / "same" / "metrics.jsonl").read_text().splitlines()[0])
     assert (first_metrics["step"], first_metrics["accuracy"]) == (0, 1.0)
+    others = write(tmp_path / "others.jsonl", [{**row, "label": f"a {row['label']}"} for row in rows_of()])
+    for name, key, is_new in (
+        ("moved", "task.labels=[metal,fruit,bird]", False),
+        ("new", f"data.source={others}", True),
+    ):
+        assert main([*keys, "task.kind=classes", key, f"run_dir={tmp_path / name}", "--json"]) == 0
+        first_metrics = json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[0])
+        assert (first_metrics["accuracy"] < 1.0) == is_new
+        assert ("the head is new" in capsys.readouterr().err) == is_new
     config = parse_config("", "t", [*TINY_RUN, f"train.init_from={run}"])
     with pytest.raises(RequestError, match="it has no head that predicts tokens"):
         initial_checkpoint(config, load(list_checkpoints(Path(run))[0]).tokenizer, print)

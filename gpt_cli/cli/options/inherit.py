@@ -75,6 +75,8 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
         values["tokenizer.unknown"] = "token"
     if base.data.format in ("pairs", "chat"):  # the template as it was learned
         values |= {"data.prompt_end": base.data.prompt_end, "data.completion_end": base.data.completion_end}
+    if base.task.kind == "classes":
+        values["task.pooling"] = base.task.pooling
     if not is_checkpoint(run):  # checkpoints come and go
         values["tokenizer.file"] = str(run / "tokenizer.json")
     tuned = base.train.init_from is not None  # with rates that are gentle already

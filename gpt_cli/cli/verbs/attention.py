@@ -73,10 +73,10 @@ def attention(
     text = loaded.config.sample.prompt if given is None else given[0].text
     (text,) = without_unknown(loaded.tokenizer, [text], skip=unknown == "skip", source="prompt")
     tokens, left_out = _tokens(loaded, text, max_tokens)
-    if len(tokens) == 1 and given is None:
-        note("the text is one token, sample.prompt of the run, before which there is none to look at: --prompt TEXT")
     layers = capture_attention(loaded.model, tokens)
     heads = _chosen(classify_heads(layers, tokens), layer, head)
+    if len(tokens) == 1 and given is None:
+        note("the text is one token, sample.prompt of the run, before which there is none to look at: --prompt TEXT")
     pieces = [loaded.tokenizer.token_bytes(token).decode(errors="backslashreplace") for token in tokens]
     weights = weights_of(layers, heads)
     if json:
