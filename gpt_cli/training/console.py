@@ -22,6 +22,7 @@ from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.evaluate import EvalMetrics
 from gpt_cli.training.lora import LoRA
+from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -175,7 +176,8 @@ def _warmup(config: Config) -> str:
     warmup, steps = config.schedule.warmup_steps, config.train.steps
     if not 0 < steps < warmup:
         return ""
-    return f"  rate   {100 * steps / warmup:.2g}% of its peak at the end: schedule.warmup_steps is {warmup:,}\n"
+    highest = lr_multiplier(steps - 1, steps, config.schedule)
+    return f"  rate   {100 * highest:.2g}% of its peak at the end: schedule.warmup_steps is {warmup:,}\n"
 
 
 def _trained_part(config: Config, state: TrainingState) -> str:
