@@ -75,7 +75,7 @@ def _hint_at_checkpoint(name: str, kept: list[Path]) -> str:
     if same or digits is None:
         return f"did you mean {(same or kept)[0]}?"
     steps = ", ".join(f"{checkpoint_step(path)}" for path in reversed(kept[:8]))
-    return f"the checkpoints are of steps {steps}: {kept[0]}"
+    return f"did you mean {kept[0]}? (there are steps {steps})"
 
 
 def _find_named(path: Path) -> Path:

@@ -70,7 +70,7 @@ class TextStatistics:
 
 @dataclass(frozen=True)
 class _Division:
-    """The shares of a text, in characters, that fall into its splits."""
+    """The shares of a text, in tokens, that fall into its splits."""
 
     training: float
     """With the repetitions of `data.weights`: it may be more than 1."""
@@ -82,34 +82,40 @@ class _Division:
 
 @dataclass
 class _Units:
-    """The documents that a text is divided by, or its files: one entry for each in the three arrays."""
+    """The documents that a text is divided by, or its files: one entry for each in the four arrays."""
 
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     """64 bits of the hash of its content."""
     characters: "array[int]" = field(default_factory=lambda: array("Q"))
+    bytes: "array[int]" = field(default_factory=lambda: array("Q"))
     weights: "array[int]" = field(default_factory=lambda: array("Q"))
     """Times that it is trained on."""
 
-    def add(self, digest: bytes, characters: int, weight: int) -> None:
+    def add(self, digest: bytes, characters: int, size: int, weight: int) -> None:
         self.hashes.append(int.from_bytes(digest[:8], "big"))
         self.characters.append(characters)
+        self.bytes.append(size)
         self.weights.append(weight)
 
-    def divide(self, split: SplitBy, val_fraction: float, test_fraction: float) -> _Division:
+    def divide(self, split: SplitBy, val_fraction: float, test_fraction: float, *, of_characters: bool) -> _Division:
         """Divide them as `SplitPlan` does. By characters, the end of the text is held out.
 
-        Raises UserError if they are too few.
+        `of_characters`: a token is a character; else its bytes count. Raises UserError if they are too few.
         """
-        total = max(1, sum(self.characters))
+        sizes = self.characters if of_characters else self.bytes
+        total, trained, held_out = max(1, sum(sizes)), 0.0, 0.0
         if split == "characters":
-            trained, left = 0.0, (1 - val_fraction - test_fraction) * total
-            for size, weight in zip(self.characters, self.weights, strict=True):
-                trained += min(size, left) * weight
-                left -= min(size, left)
-            return _Division(trained / total, val_fraction, 0, len(self.hashes))
+            end = sum(self.characters)
+            cuts = (1 - val_fraction - test_fraction) * end, (1 - test_fraction) * end
+            start = 0
+            for n, size, weight in zip(self.characters, sizes, self.weights, strict=True):
+                in_training, before_test = (min(max(cut - start, 0), n) / max(1, n) for cut in cuts)
+                trained += in_training * size * weight
+                held_out += (before_test - in_training) * size
+                start += n
+            return _Division(trained / total, held_out / total, 0, len(self.hashes))
         split_of_each = assign_by_hash(self.hashes, val_fraction, test_fraction, split)
-        trained = held_out = 0
-        for size, weight, index in zip(self.characters, self.weights, split_of_each, strict=True):
+        for size, weight, index in zip(sizes, self.weights, split_of_each, strict=True):
             trained += size * weight if SPLITS[index] == "train" else 0
             held_out += size if SPLITS[index] == "val" else 0
         n_val = split_of_each.count(SPLITS.index("val"))
@@ -136,6 +142,10 @@ class _TextCounts:
     """True if the text that is to be split has a newline, or gets one between documents."""
     beginning: list[str] = field(default_factory=list)
     """The first blocks."""
+
+    def add_unit(self, digest: bytes, start: tuple[int, int], weight: int) -> None:
+        """Add what was counted since `start`, in (characters, bytes), as one unit."""
+        self.units.add(digest, self.characters - start[0], self.size - start[1], weight)
 
 
 def measure_source(
@@ -213,7 +223,7 @@ def _measure_files(
             0.1 if characters <= 10 * _VALIDATION_CHARACTERS else round(_VALIDATION_CHARACTERS / characters, 4)
         )
         val_fraction = fixed.get("data.val_fraction", values["data.val_fraction"])
-    division = counts.units.divide(split, val_fraction, test_fraction)
+    division = counts.units.divide(split, val_fraction, test_fraction, of_characters=kind == "char")
     validation_tokens = tokens * division.validation
     if data.val_source is not None:
         validation_tokens = counts.validation_characters * tokens / max(1, characters)
@@ -241,8 +251,8 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
     needs_separator = False  # the document before ended without a newline
     fingerprint = Fingerprint()
     for number, member in enumerate(text.files):
-        file_hash, file_start = hashlib.sha256(), counts.characters
-        document_start = counts.characters
+        file_hash, file_start = hashlib.sha256(), (counts.characters, counts.size)
+        document_start = file_start
         needs_separator = needs_separator and not text.begins_validation(number)
         for block in text.blocks(number):
             characters = block.text
@@ -266,10 +276,10 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
             if (digest := fingerprint.add(block.data, block.ends)) is not None:
                 file_hash.update(digest)
                 if split == "documents":
-                    counts.units.add(digest, counts.characters - document_start, member.weight)
-                document_start = counts.characters
+                    counts.add_unit(digest, document_start, member.weight)
+                document_start = counts.characters, counts.size
         if split != "documents" and not member.validates:
-            counts.units.add(file_hash.digest(), counts.characters - file_start, member.weight)
+            counts.add_unit(file_hash.digest(), file_start, member.weight)
     return counts
 
 

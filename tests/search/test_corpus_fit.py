@@ -51,27 +51,36 @@ def test_a_fitted_config_tokenizes_its_text_and_has_windows_to_train_and_to_vali
 
 @settings(max_examples=40, deadline=None)
 @given(
-    texts=st.lists(st.text("ab\n", min_size=40, max_size=400), min_size=1, max_size=3),
+    texts=st.lists(
+        st.text("ab\n", min_size=40, max_size=400) | st.text("日月", min_size=40, max_size=400), max_size=3
+    ).filter(bool),
     weights=st.lists(st.integers(1, 4), min_size=3, max_size=3),
     test_fraction=st.sampled_from([0.0, 0.1, 0.3]),
     split=st.sampled_from(["characters", "documents", "files"]),
+    kind=st.sampled_from(["char", "byte"]),
 )
 def test_the_tokens_that_a_config_is_fitted_to_are_those_that_are_trained_on(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], weights: list[int], test_fraction: float, split: str
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    weights: list[int],
+    test_fraction: float,
+    split: str,
+    kind: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
     for number, text in enumerate(texts):
         (folder / f"{number}").write_text(f"{text}c\n", encoding="utf-8")  # which needs no separator
     sources = [str(folder / f"{number}") for number in range(len(texts))]
     values: dict[str, Any] = {"data.source": sources, "data.weights": weights[: len(texts)], "data.split": split}
-    values["data.test_fraction"] = test_fraction
+    values |= {"data.test_fraction": test_fraction, "tokenizer.kind": kind}
     assume(split == "characters" or len(set(texts)) > 1 + (test_fraction > 0))
     fitted = measure_source(sources, values, values, has_gpu=False, progress=None)
     keys = {**values, "data.val_fraction": fitted.values["data.val_fraction"]}
-    data = DataConfig(**{key.removeprefix("data."): value for key, value in keys.items()})
-    corpus = prepare_corpus(data, TokenizerConfig(kind="char"), cache=False, note=lambda _: None)
-    assert fitted.training_tokens == pytest.approx(len(corpus.train), abs=sum(weights))
-    assert fitted.validation_tokens == pytest.approx(len(corpus.val), abs=1)
+    data = DataConfig(**{key.removeprefix("data."): value for key, value in keys.items() if key.startswith("data.")})
+    corpus = prepare_corpus(data, TokenizerConfig(kind=kind), cache=False, note=lambda _: None)
+    width = 8 if kind == "byte" else 1  # the characters at a cut need not be as wide as the file's mean
+    assert fitted.training_tokens == pytest.approx(len(corpus.train), abs=width * sum(weights))
+    assert fitted.validation_tokens == pytest.approx(len(corpus.val), abs=width)
 
 
 @settings(max_examples=20, deadline=None)
