@@ -282,6 +282,8 @@ def _hint_if_no_text(folder: Path, artifacts: Mapping[str, Sequence[Path]]) -> s
     return None if hidden is None else f"hidden files are left out: name {hidden} to read it"
 
 
-def _artifact_kind(names: Iterable[str]) -> str | None:
+def _artifact_kind(names: list[str]) -> str | None:
     """The kind of artifact that a directory with these file names is, or None: artifacts are not read as text."""
+    if names == ["lock"]:  # its training was stopped before anything else was written
+        return "run"
     return next((kind for kind, files in _ARTIFACT_FILES if files <= set(names)), None)

@@ -183,7 +183,11 @@ def _explain(
             "It reads a text both ways and classifies the mean (model.causal=false, task.pooling=mean); an export to"
             " Transformers needs true and last."
         )
-    sentences.append(_explain_steps(plan["train.steps"], plan["model.context_length"], epochs, text))
+    context_length = plan["model.context_length"]
+    is_fitted = not has_base and text.examples is None and "model.context_length" not in requested
+    if is_fitted and "data.val_source" in requested and context_length * 8 > text.validation_tokens:
+        sentences.append("Its context is short, since the validation text is.")
+    sentences.append(_explain_steps(plan["train.steps"], context_length, epochs, text))
     dropout = plan["model.dropout"]
     if "model.dropout" in requested:
         sentences.append(f"Dropout {dropout}, as asked.")

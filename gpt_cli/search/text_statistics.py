@@ -87,14 +87,15 @@ class _Units:
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     """64 bits of the hash of its content."""
     characters: "array[int]" = field(default_factory=lambda: array("Q"))
-    bytes: "array[int]" = field(default_factory=lambda: array("Q"))
+    utf8: "array[int]" = field(default_factory=lambda: array("Q"))
+    """Bytes."""
     weights: "array[int]" = field(default_factory=lambda: array("Q"))
     """Times that it is trained on."""
 
     def add(self, digest: bytes, characters: int, size: int, weight: int) -> None:
         self.hashes.append(int.from_bytes(digest[:8], "big"))
         self.characters.append(characters)
-        self.bytes.append(size)
+        self.utf8.append(size)
         self.weights.append(weight)
 
     def divide(self, split: SplitBy, val_fraction: float, test_fraction: float, *, of_characters: bool) -> _Division:
@@ -102,7 +103,7 @@ class _Units:
 
         `of_characters`: a token is a character; else its bytes count. Raises UserError if they are too few.
         """
-        sizes = self.characters if of_characters else self.bytes
+        sizes = self.characters if of_characters else self.utf8
         total, trained, held_out = max(1, sum(sizes)), 0.0, 0.0
         if split == "characters":
             end = sum(self.characters)

@@ -28,6 +28,7 @@ from gpt_cli.training.state import TrainingState
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 SECOND = 1.0
 _COUNTED = 1_000_000  # tokens, among which unknown ones are counted
+_ANOTHER_TEXT = "data.val_source names another text"
 _FEWEST_VALIDATED = 100  # tokens, below which the loss of the validation split is mostly chance
 
 
@@ -73,7 +74,7 @@ class Console:
         if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
             self.note(
                 f"  the validation split has {plural(stats['val'].tokens, 'token')}: its loss says little;"
-                " data.val_source names another text"
+                f" {'a longer data.val_source says more' if config.data.val_sources else _ANOTHER_TEXT}"
             )
         if finished is None:
             self._activity = "first step"  # it compiles

@@ -90,6 +90,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         small = "model: {n_layer: 1, n_head: 1, n_embd: 8, context_length: 8}\nruntime: {threads: 1}\n"
         texts |= {"budget.yaml": f"data: {{source: book.txt}}\ntrain: {{budget: 5s, batch_size: 1}}\n{small}"}
         texts |= {"seventeenth.html": BOOK, "seventeenth.jsonl": "\n".join(pairs)}
+        texts |= {"stopped/lock": '{"pid": 1}'}
         texts |= {"fifth.ndjson": "\n".join(pairs)}
         texts |= {"mixed/book.txt": BOOK, "mixed/picture.raw": "\0\1"}
         texts |= {

@@ -271,6 +271,9 @@ def _config_file(source: str) -> Path | None:
             f"{source} is a folder of runs", hint=f"resume one: gpt train {quote(str(runs[0]))}; {listing}"
         )
     names = [file.name for file in path.iterdir() if not file.name.startswith(".")]
+    if names == ["lock"]:
+        hint = f"begin it again: gpt train TEXT run_dir={quote(source)}"
+        raise RequestError(f"{source} is a run that was stopped before it began: there is nothing to resume", hint=hint)
     if names and all(Path(name).suffix.lower() in _YAML for name in names):
         example = path / min(names)
         raise RequestError(f"{source} is a folder of configs", hint=f"name one: gpt train {quote(str(example))}")

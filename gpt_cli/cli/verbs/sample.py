@@ -121,7 +121,12 @@ def sample(
     note_unknown_stops(loaded.tokenizer, sampling.stop)
     inputs = [Prompt(defaults.prompt)] if given is None else given
     before, after = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)
-    whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")
+    try:
+        whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")
+    except RequestError as error:
+        if run is None and run_option is None and error.hint is not None:
+            error.hint += f"; the newest run was taken, {path}"
+        raise
     if sampling.choices:
         known = known_choices(loaded.tokenizer, sampling.choices, skip=unknown == "skip")
         sampling = sampling.replace({"choices": known})
