@@ -128,14 +128,14 @@ class Console:
             self.bar.set_postfix_str(f"loss {loss:.4f}{val} {tokens_per_second:,.0f} tokens/s", refresh=False)
             self.bar.update(step - self.bar.n)
         elif time.perf_counter() - self.last_line > _SECONDS_BETWEEN_LINES:
-            self.note(f"{self._place(step)}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
+            self._progress(step, f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s")
 
     def evaluation(
         self, step: int, evaluation: EvalMetrics | ClassEvalMetrics, seconds: float, seconds_left: float | None
     ) -> None:
         self.val_loss = evaluation.loss
         remaining = "" if seconds_left is None else f"  {format_duration(seconds_left)} left"
-        self.note(f"{self._place(step)}  {evaluation.describe()}  {format_duration(seconds)}{remaining}")
+        self._progress(step, f"{evaluation.describe()}  {format_duration(seconds)}{remaining}")
 
     def sample(self, text: str) -> None:
         """Print a sample, a margin before each of its lines, but not before the continuation of a wrapped line."""
@@ -143,7 +143,6 @@ class Console:
 
     def note(self, text: str) -> None:
         """Print a message, above the bar if there is one."""
-        self.last_line = time.perf_counter()
         if self.bar is None:
             self.write_line(text)
             return
@@ -152,8 +151,9 @@ class Console:
             self.write_line(text)
             self.bar.refresh(nolock=True)
 
-    def _place(self, step: int) -> str:
-        return f"step {step:>{len(str(self.steps))}}/{self.steps}"
+    def _progress(self, step: int, text: str) -> None:
+        self.last_line = time.perf_counter()
+        self.note(f"step {step:>{len(str(self.steps))}}/{self.steps}  {text}")
 
 
 class SilentConsole(Console):

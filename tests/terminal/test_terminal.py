@@ -70,6 +70,20 @@ def test_nothing_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
+def test_without_a_terminal_a_line_each_half_minute_says_where_a_run_is_whatever_else_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(module.time, "perf_counter", lambda: seconds)
+    lines: list[str] = []
+    console = Console(lines.append)
+    for step in range(1, 10):
+        seconds += 10.0
+        console.note("the gradient norm jumped")
+        console.step(step, 1.5, 99.0)
+    assert [line[:6] for line in lines if line.startswith("step")] == ["step 4", "step 8"]
+
+
 class Terminal(io.StringIO):
     """A terminal that says when something was written to it."""
 
