@@ -177,7 +177,8 @@ class Request:
             existing = load_config(run_dir / "config.yaml", overrides)
         except RequestError as error:
             load_config(run_dir / "config.yaml")  # what is wrong by itself is reported as it is
-            hint = error.hint or "choose another, run_dir=runs/NAME, or resume this one as it is"
+            as_it_is = f"resume this one as it is: gpt train {quote(str(run_dir))}"
+            hint = error.hint or f"choose another, run_dir=runs/NAME, or {as_it_is}"
             raise RequestError(f"{run_dir} is a run of another config: {error.message}", hint=hint) from error
         requested = [source] if isinstance(source, str) else source
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
