@@ -16,7 +16,7 @@ from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
-from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams, before_learned_end
+from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams, with_learned_end
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ class Repl:
 
     def _set_stop(self, value: str) -> None:
         stop = value.replace("\\n", "\n")
-        self._sampling = self._sampling.replace(
-            before_learned_end({"stop": (stop,) if stop else ()}, self._learned_end)
-        )
+        self._sampling = self._sampling.replace(with_learned_end({"stop": (stop,) if stop else ()}, self._learned_end))
         note(f"(an answer ends before {stop!r})" if stop else "(an answer ends nowhere before max_new_tokens)")
 
     def _reset(self, _: str) -> None:

@@ -184,7 +184,8 @@ class CheckpointConfig(ConfigSection):
     """Checkpoints of the run."""
 
     every: Every = 250
-    """Steps between checkpoints; the last step saves, too, and each evaluation that is the best so far. null: these."""
+    """Steps between checkpoints; the last step saves, too, and each evaluation that is the best so far. null: these
+    alone."""
     keep: Count = 2
     """Newest checkpoints kept, those of evaluations among them, besides the best one."""
 

@@ -148,7 +148,7 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
     if "null" in words and word in _NOTHING:
         return "write null"
     if {"a number", "a whole number"} & set(words):
-        digits = _plain_number(word)
+        digits = _plain_number(word, is_whole="a number" not in words)
         number = resolve_scalar(digits)
         if not isinstance(number, int | float):
             return None
@@ -159,15 +159,18 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-def _plain_number(word: str) -> str:
-    """`word` without what sets thousands apart, percent, k and M, and with a point where a comma can only be one."""
+def _plain_number(word: str, *, is_whole: bool) -> str:
+    """`word` without what sets thousands apart, and with a point where a comma can only be one.
+
+    k and M of a whole number, and percent of another, are written out.
+    """
     if re.fullmatch(r"[1-9]\d{0,2}([_,]\d{3})+", word):
         return re.sub("[_,]", "", word)
     if re.fullmatch(r"-?0?,\d+", word):
         return word.replace(",", ".")
-    if percent := re.fullmatch(r"(\d{1,2}(\.\d+)?)\s*%", word):
+    if not is_whole and (percent := re.fullmatch(r"(\d{1,2}(\.\d+)?)\s*%", word)):
         return f"{float(percent[1]) / 100:g}"
-    if unit := re.fullmatch(r"(\d{1,4})([km])", word):
+    if is_whole and (unit := re.fullmatch(r"(\d{1,4})([km])", word)):
         return unit[1] + {"k": "000", "m": "000000"}[unit[2]]
     digits = re.sub(r"(?<=\d)_(?=\d)", "", word)
     return digits.lstrip("0") or "0" if digits.isdecimal() else digits

@@ -19,7 +19,7 @@ from gpt_cli.evaluation.given_examples import check_labels, read_given_labelled
 from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_corpus import load_run_corpus
-from gpt_cli.runtime.device import kept_settings
+from gpt_cli.runtime.device import restoring_settings
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.training.class_evaluation import (
     ClassEvalMetrics,
@@ -85,7 +85,7 @@ def calibration_error(evaluation: ClassEvalMetrics) -> float:
     return float(sum(gaps) / len(correct))
 
 
-@kept_settings()
+@restoring_settings()
 def evaluate_classifier(
     saved: Checkpoint,
     classifier: TextClassifier,

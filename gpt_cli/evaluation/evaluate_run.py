@@ -19,7 +19,7 @@ from gpt_cli.evaluation.given_examples import UnknownDropper
 from gpt_cli.literals import Device
 from gpt_cli.run.load_model import LoadedRun, load_model
 from gpt_cli.run.run_corpus import load_run_corpus
-from gpt_cli.runtime.device import choose_device, kept_settings, setup_runtime
+from gpt_cli.runtime.device import choose_device, restoring_settings, setup_runtime
 from gpt_cli.terminal.progress import stage_progress, working
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.evaluate import EvalDataset, EvalMetrics, EvaluationText, evaluate
@@ -59,7 +59,7 @@ class EvalResult:
         }
 
 
-@kept_settings()
+@restoring_settings()
 def evaluate_run(
     run: Path,
     text: str | None,

@@ -13,7 +13,7 @@ from gpt_cli.literals import Device
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.load_model import build_model
-from gpt_cli.runtime.device import Runtime, kept_settings, setup_runtime
+from gpt_cli.runtime.device import Runtime, restoring_settings, setup_runtime
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.class_evaluation import class_log_probs
 
@@ -48,7 +48,7 @@ class TextClassifier:
     note: Notify
 
     @classmethod
-    @kept_settings()
+    @restoring_settings()
     def of(cls, saved: Checkpoint, device: Device, note: Notify) -> "TextClassifier":
         """The classifier in a checkpoint. Raises UserError if its weights do not fit its config."""
         runtime = setup_runtime(saved.config.runtime.model_copy(update={"device": device}))
@@ -57,7 +57,7 @@ class TextClassifier:
         assert saved.config.task.labels is not None
         return cls(loaded.model, saved.tokenizer, saved.config.task.labels, runtime, loaded.path, note)
 
-    @kept_settings()
+    @restoring_settings()
     def classify(self, texts: Sequence[str], places: Sequence[str | None] = ()) -> list[Classification]:
         """The prediction for each text, independent of the others; a text is truncated to the context.
 
@@ -80,7 +80,7 @@ class TextClassifier:
                 raise
         if too_long := sum(len(row) > context for row in ids):
             self.note(f"of {too_long:,} of {len(ids):,} texts only the first {context:,} tokens are read")
-        runtime = replace(self.runtime, precision="fp32")  # less would round by the texts beside it, too
+        runtime = replace(self.runtime, precision="fp32")  # in less, rounding depends on the texts beside it
         runtime.apply()
         results: list[Classification] = []
         for start in range(0, len(ids), _BATCH_SIZE):

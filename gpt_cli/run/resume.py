@@ -1,5 +1,6 @@
 """The changes of config, tokenizer and text that a resumed run allows, and those that it refuses."""
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,14 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
         hint = f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}"
-        if all(key in TEXT_KEYS and None not in change for key, change in fixed.items()):
+        if all(key in TEXT_KEYS and _names_folder(old) for key, (old, _) in fixed.items()):  # it may be in no more
             hint += "; if it is the same text, put it back in its place"
         raise RequestError(f"run_dir {path} is a run of another config{''.join(lines)}", hint=hint)
+
+
+def _names_folder(source: Any) -> bool:
+    """True if a folder is among the texts that `source` names: one that is there, whatever of it is gone."""
+    return any(os.path.isdir(name) for name in ([source] if isinstance(source, str) else source or []))
 
 
 def moved(changes: Changes) -> set[str]:

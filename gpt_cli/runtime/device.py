@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -18,6 +19,8 @@ from gpt_cli.runtime.cpu_level import chosen_level
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16, physical_cores
 from gpt_cli.terminal.plural import plural
 
+_memory: Any = torch.utils.deterministic
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -27,6 +30,8 @@ class Runtime:
     precision: str  # fp32, bf16 or fp16: of the matrix products
     threads: int
     world: World = ALONE
+    deterministic: bool | None = None
+    """Whether torch is restricted to algorithms that repeat bit for bit; None: it is left as it is."""
 
     @property
     def matmul_dtype(self) -> torch.dtype:
@@ -53,6 +58,8 @@ class Runtime:
         torch.set_float32_matmul_precision(
             "highest" if self.precision == "fp32" else "medium" if self.device.type == "cpu" else "high"
         )
+        if self.deterministic is not None:
+            set_deterministic(self.deterministic)
 
     def describe(self) -> str:
         threads = f", {plural(self.threads, 'thread')}" if self.device.type == "cpu" else ""
@@ -74,10 +81,14 @@ def torch_threads(threads: int) -> Iterator[None]:
 
 
 @contextmanager
-def kept_settings() -> Iterator[None]:
-    """Undo at the end of the block, or of the function it decorates, what `Runtime.apply` sets for the process."""
+def restoring_settings() -> Iterator[None]:
+    """Undo at the end of the block, or of the function it decorates, what `Runtime.apply` sets for the process.
+
+    The settings are those of the process: two threads that are in such blocks at once undo each other's.
+    """
     products, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     deterministic, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    warn_only, fills = torch.is_deterministic_algorithms_warn_only_enabled(), _memory.fill_uninitialized_memory
     flushes = float("1e-310") * 1.0 == 0.0  # torch cannot be asked
     try:
         yield
@@ -86,8 +97,8 @@ def kept_settings() -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.set_flush_denormal(flushes)
         if deterministic != torch.are_deterministic_algorithms_enabled():
-            torch.use_deterministic_algorithms(deterministic)
-        torch.backends.cudnn.benchmark = benchmark
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.backends.cudnn.benchmark, _memory.fill_uninitialized_memory = benchmark, fills
 
 
 @contextmanager
@@ -110,11 +121,12 @@ def setup_runtime(config: RuntimeConfig) -> Runtime:
     precision = _choose_precision(config.precision, device)
     world = world_of_environment()
     threads = max(1, default_threads() // world.local_size) if config.threads is None else config.threads
-    runtime = Runtime(device, precision, threads, world)
-    runtime.apply()
+    deterministic = None
     # Eager CPU kernels repeat bit for bit as they are, and asking for it loads a compiler, which takes a second.
     if device.type != "cpu" or config.compile not in ("auto", False):
-        set_deterministic(device.type == "cpu" if config.deterministic == "auto" else config.deterministic)
+        deterministic = device.type == "cpu" if config.deterministic == "auto" else config.deterministic
+    runtime = Runtime(device, precision, threads, world, deterministic)
+    runtime.apply()
     return runtime
 
 
@@ -186,7 +198,7 @@ def set_deterministic(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
     # Filling fresh memory finds bugs in kernels; it does not make a correct one more repeatable.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    _memory.fill_uninitialized_memory = False
 
 
 def _choose_precision(name: str, device: torch.device) -> str:

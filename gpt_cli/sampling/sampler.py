@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 from gpt_cli.config.template import refuse_marks
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
-from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, before_learned_end, random_seed
+from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed, with_learned_end
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ class Sampler:
             raise RequestError(f"n must be a whole number, not {n!r}")
         if n < 1:
             raise RequestError(f"n must be at least 1, not {n}")
-        options = before_learned_end(options, self.learned_end)
+        options = with_learned_end(options, self.learned_end)
         sampling = replace(self.defaults, seed=random_seed()).replace(options)
         for prompt in prompts:
             refuse_marks(prompt, self.prefix, self.suffix)

@@ -185,10 +185,12 @@ class SamplingParams:
         return replace(self, **values)
 
 
-def before_learned_end(options: SamplingOptions, learned_end: str) -> SamplingOptions:
+def with_learned_end(options: SamplingOptions, learned_end: str) -> SamplingOptions:
     """`options` whose stop strings, if any, end a text besides `learned_end`, with which a model ends an answer."""
+    if not learned_end:
+        return options
     stop = _to_tuple(options.get("stop"))
-    return {**options, "stop": (*stop, learned_end)} if stop and learned_end else options
+    return {**options, "stop": (*stop, learned_end)} if stop else options
 
 
 _FIELDS = {field.name: field for field in fields(SamplingParams)}

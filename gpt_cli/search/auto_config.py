@@ -22,6 +22,7 @@ _EPOCHS, _EPOCHS_OF_LARGE_STEPS = 20, 9.8  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further
 _MANY_EPOCHS = 3  # after which a text is memorised
 _FEW_EPOCHS = 10
+_CONTEXT_LENGTH = 128  # on a CPU, and at least this on a GPU, unless the validation text is short
 _ENCODER = {"model.causal": False, "task.pooling": "mean"}  # configs/classify.yaml
 _RATE_OF_FEW_EPOCHS = 0.014
 """Of Muon, as measured with the models for CPUs; a text that is read often wants 0.02 (docs/recipes.md)."""
@@ -120,7 +121,7 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         multiple = 2 if _position(fixed) == "rope" else 1  # of head_dim
         n_head = next((n for n in range(n_head, 0, -1) if n_embd % (multiple * n) == 0), 1)
     n_embd = -(-n_embd // (2 * n_head)) * 2 * n_head  # valid with any position; that asked for is applied by the caller
-    longest = (512 if n_layer == 6 else 256) if has_gpu else 128
+    longest = (512 if n_layer == 6 else 256) if has_gpu else _CONTEXT_LENGTH
     context_length = fitting_context(text.validation_tokens, longest)
     if (examples := text.examples) is not None:
         limit = min(max(_USUAL_EXAMPLE, 2 * _power_of_two(examples.mean)), _LONGEST_EXAMPLE)
@@ -185,7 +186,7 @@ def _explain(
         )
     context_length = plan["model.context_length"]
     is_fitted = not has_base and text.examples is None and "model.context_length" not in requested
-    if is_fitted and "data.val_source" in requested and context_length * 8 > text.validation_tokens:
+    if is_fitted and requested.get("data.val_source") is not None and context_length < _CONTEXT_LENGTH:
         sentences.append("Its context is short, since the validation text is.")
     sentences.append(_explain_steps(plan["train.steps"], context_length, epochs, text))
     dropout = plan["model.dropout"]

@@ -11,7 +11,7 @@ from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.distributed.world import ALONE
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.runtime.device import kept_settings, setup_runtime
+from gpt_cli.runtime.device import restoring_settings, setup_runtime
 from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.init_from import initial_checkpoint
 from gpt_cli.training.labelled_rows import with_labels
@@ -42,7 +42,7 @@ class RangeTest:
     """The key of the rates."""
 
 
-@kept_settings()
+@restoring_settings()
 def lr_range_test(config: Config, note: Notify, steps: int = 100, factor: float = 30.0) -> RangeTest:
     """Train for at most `steps` while the rate grows from the config's / factor to the config's * factor.
 

@@ -75,6 +75,7 @@ class _Division:
     training: float
     """With the repetitions of `data.weights`: it may be more than 1."""
     validation: float
+    test: float
     validation_units: int
     """Documents or files."""
     units: int
@@ -104,7 +105,7 @@ class _Units:
         `of_characters`: a token is a character; else its bytes count. Raises UserError if they are too few.
         """
         sizes = self.characters if of_characters else self.utf8
-        total, trained, held_out = max(1, sum(sizes)), 0.0, 0.0
+        total, trained, held_out, tested = max(1, sum(sizes)), 0.0, 0.0, 0.0
         if split == "characters":
             end = sum(self.characters)
             cuts = (1 - val_fraction - test_fraction) * end, (1 - test_fraction) * end
@@ -114,13 +115,14 @@ class _Units:
                 trained += in_training * size * weight
                 held_out += (before_test - in_training) * size
                 start += n
-            return _Division(trained / total, held_out / total, 0, len(self.hashes))
+            return _Division(trained / total, held_out / total, test_fraction, 0, len(self.hashes))
         split_of_each = assign_by_hash(self.hashes, val_fraction, test_fraction, split)
         for size, weight, index in zip(sizes, self.weights, split_of_each, strict=True):
             trained += size * weight if SPLITS[index] == "train" else 0
             held_out += size if SPLITS[index] == "val" else 0
+            tested += size if SPLITS[index] == "test" else 0
         n_val = split_of_each.count(SPLITS.index("val"))
-        return _Division(trained / total, held_out / total, n_val, len(self.hashes))
+        return _Division(trained / total, held_out / total, tested / total, n_val, len(self.hashes))
 
 
 @dataclass
@@ -285,11 +287,13 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
 
 
 def _explain_division(division: _Division, val_fraction: float, test_fraction: float, units: str) -> str:
-    tests = f", {_percent(test_fraction)} for the test" if test_fraction else ""
-    if abs(division.validation - val_fraction) > val_fraction / 2:  # few, or of very different lengths
+    tests = f", {_percent(division.test)} for the test" if test_fraction else ""
+    asked = ((division.validation, val_fraction), (division.test, test_fraction))
+    if any(abs(actual - share) > share / 2 for actual, share in asked):  # few, or of very different lengths
         held_out = f"{division.validation_units:,} of its {division.units:,} {units}, {_percent(division.validation)}"
         verb = "is" if division.validation_units == 1 else "are"
         return f"{held_out} of it, {verb} held out for validation{tests}."
+    tests = f", {_percent(test_fraction)} for the test" if test_fraction else ""
     return f"About {_percent(val_fraction)} of its {units} are held out for validation{tests}."
 
 

@@ -28,7 +28,6 @@ from gpt_cli.training.state import TrainingState
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
 SECOND = 1.0
 _COUNTED = 1_000_000  # tokens, among which unknown ones are counted
-_ANOTHER_TEXT = "data.val_source names another text"
 _FEWEST_VALIDATED = 100  # tokens, below which the loss of the validation split is mostly chance
 
 
@@ -72,10 +71,9 @@ class Console:
             f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
         if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
-            self.note(
-                f"  the validation split has {plural(stats['val'].tokens, 'token')}: its loss says little;"
-                f" {'a longer data.val_source says more' if config.data.val_sources else _ANOTHER_TEXT}"
-            )
+            tokens = plural(stats["val"].tokens, "token")
+            advice = "a longer text says more" if config.data.val_sources else "data.val_source names another text"
+            self.note(f"  the validation split has {tokens}: its loss says little; {advice}")
         if finished is None:
             self._activity = "first step"  # it compiles
             self._open_bar(step, config.train.steps)

@@ -13,6 +13,8 @@ from gpt_cli.run.find_run import find_run
 from gpt_cli.run.load_model import load_weights, tensor_specs
 from gpt_cli.run.open_checkpoint import how_to_train
 from gpt_cli.run.tensors import check_tensors
+from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.table import shorten
 from gpt_cli.tokenizer import Tokenizer
 
 FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init", "previous_token_init"})
@@ -51,7 +53,8 @@ def initial_checkpoint(config: Config, tokenizer: Tokenizer, note: Notify) -> Ch
     if base.config.task.kind == "classes":
         there, here = base.config.task, config.task
         if _row_of_label(here.labels or [], there.labels or []) is None:
-            note(f"the head is new: the labels are others than those of {path}, {', '.join(there.labels or [])[:80]}")
+            labels = shorten(escape_control_chars(", ".join(there.labels or [])), 80)
+            note(f"the head is new: the labels are others than those of {path}, {labels}")
         elif there.pooling != here.pooling:
             note(f"the head of {path} has learned task.pooling={there.pooling}, not {here.pooling}")
     return base

@@ -4,7 +4,7 @@ from gpt_cli.config import Config
 from gpt_cli.run import checkpoint
 from gpt_cli.run.open_run import open_run
 from gpt_cli.run.run_corpus import prepare_run_corpus, suggest_restoring_text
-from gpt_cli.runtime.device import kept_settings, setup_runtime
+from gpt_cli.runtime.device import restoring_settings, setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
 from gpt_cli.terminal.progress import stage_progress
@@ -26,7 +26,7 @@ from gpt_cli.training.training_samples import load_decoder, sample_prompt, sampl
 CONTINUE, FINISH = Decision.CONTINUE, Decision.FINISH
 
 
-@kept_settings()
+@restoring_settings()
 def train(config: Config, console: Console) -> Summary:
     """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
     runtime = setup_runtime(config.runtime)

@@ -347,6 +347,7 @@ def test_without_a_compiler_or_with_a_broken_one_there_is_a_reason(
         ("exit 3", "failed: exit code 3"),
         ("echo 'x.s: Assembler messages:' >&2; echo 'No space left' >&2; exit 1", "failed: No space left"),
         ("echo 'a warning' >&2; echo 'x.c:1: error: no type' >&2; exit 1", "failed: x.c:1: error: no type"),
+        ("echo 'ld: cannot find -lx' >&2; echo 'error: ld returned 1 exit status' >&2; exit 1", "cannot find -lx"),
         ("exit 0", "made nothing"),
         ("echo nonsense > $out", "cannot be loaded"),
         ("mkdir $out", "Is a directory"),

@@ -58,7 +58,7 @@ def chat(
     from gpt_cli.config.template import TurnTemplate
     from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.sampling.conversation import Conversation
-    from gpt_cli.sampling.sampling_params import before_learned_end
+    from gpt_cli.sampling.sampling_params import with_learned_end
 
     if sys.stdin is None:
         raise RequestError("standard input is closed")
@@ -66,7 +66,7 @@ def chat(
     saved = open_checkpoint(path, note)
     defaults = saved.config.sample
     learned_end = saved.config.data.learned_end
-    options = before_learned_end(opts.sampling_options(arguments), learned_end)
+    options = with_learned_end(opts.sampling_options(arguments), learned_end)
     sampling = opts.sampling_params(defaults, seed, options)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     context, turns = saved.config.model.context_length, TurnTemplate.of(saved.config.data)

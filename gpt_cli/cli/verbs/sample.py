@@ -109,13 +109,13 @@ def sample(
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
     from gpt_cli.run.open_checkpoint import open_checkpoint
-    from gpt_cli.sampling.sampling_params import before_learned_end
+    from gpt_cli.sampling.sampling_params import with_learned_end
 
     is_file = run is not None and run.is_file()
     path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt", text=prompt)
     loaded = open_checkpoint(path, note)
     defaults = loaded.config.sample
-    options = before_learned_end(options, loaded.config.data.learned_end)
+    options = with_learned_end(options, loaded.config.data.learned_end)
     sampling = opts.sampling_params(defaults, seed, options)
     opts.note_without_draws(options, sampling, n)
     note_unknown_stops(loaded.tokenizer, sampling.stop)

@@ -1,5 +1,7 @@
 """`gpt sweep`: a config under other values, compared over seeds."""
 
+import math
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _SEEDS = 3
+_FURTHER_CORNERS = 100  # each is a config, which takes milliseconds to load
 
 
 def sweep(
@@ -109,12 +112,12 @@ def _refuse_without_effect(request: "SweepRequest") -> None:
                 f"{axis.key} has no effect here: no loss depends on it",
                 hint="gpt sample compares texts" if axis.key.startswith("sample.") else "leave it out",
             )
-        needs = [missing_condition(request.config_of(point), axis.key) for point in corners(request.axes)]
-        needed = next((need for need in needs if need is not None), None)
-        if None not in needs:
-            raise RequestError(f"{axis.key} has no effect here: it needs {needed}")
-        if needed is not None:
-            note(f"{axis.key} needs {needed}: without that, settings that differ in it alone are the same")
+        needs = (missing_condition(request.config_of(point), axis.key) for point in corners(request.axes))
+        first = list(takewhile(lambda need: need is not None, needs))  # it stops at a point where the key has an effect
+        if len(first) == math.prod(len(axis.ends()) for axis in request.axes):
+            raise RequestError(f"{axis.key} has no effect here: it needs {first[0]}")
+        if needed := next(filter(None, [*first[:1], *islice(needs, _FURTHER_CORNERS)]), None):
+            note(f"{axis.key} has no effect without {needed}: settings that differ in {axis.key} alone are then equal")
     refusals = []
     for point in corners(request.axes):
         try:

@@ -170,8 +170,9 @@ def _compile(command: list[str], folder: Path, nice: int) -> None:
 def _reason(output: bytes) -> str:
     """The line of a compiler's output that says why it failed: its first error, else the first that is no heading."""
     lines = output.decode(errors="replace").strip().splitlines()
-    errors = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
-    return next(iter(errors or [line for line in lines if not line.rstrip().endswith(":")] or lines), "")
+    telling = [line for line in lines if not re.search(r":\s*$|ld returned|linker command failed", line)]
+    errors = [line for line in telling if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return next(iter(errors or telling or lines), "")
 
 
 def private_place() -> Path:

@@ -21,7 +21,7 @@ from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
 from gpt_cli.literals import INT32_MAX
 from gpt_cli.run.find_run import refuse_nested
-from gpt_cli.runtime.device import setup_runtime
+from gpt_cli.runtime.device import choose_device, setup_runtime
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.search.scaling.ladder import Rung, effective_parameters, measure_scales, plan_ladder, shape, shape_values
@@ -222,13 +222,14 @@ def _time_of_token(
 
 
 def _plan(request: ScaleRequest, base: Config, jobs: int, seconds_of: Any) -> dict[str, Any]:
-    per_token = alone = measure_scales(seconds_of, base)
-    if (threads := request.config.runtime.threads) != base.runtime.threads:  # what is advised is trained by itself
-        alone = measure_scales(seconds_of, with_values(base, {"runtime.threads": threads}))
+    per_token = of_advised = measure_scales(seconds_of, base)
+    threads, on_cpu = request.config.runtime.threads, choose_device(base.runtime.device).type == "cpu"
+    if on_cpu and threads != base.runtime.threads:  # what is advised is trained by itself, with all threads
+        of_advised = measure_scales(seconds_of, with_values(base, {"runtime.threads": threads}))
     ladder = plan_ladder(base, request.seconds, jobs, per_token)
     return {
         "config": dump_config(base.model_copy(update={"run_dir": None})),
-        "seconds": request.seconds, "per_token": alone, "ladder": [asdict(rung) for rung in ladder],
+        "seconds": request.seconds, "per_token": of_advised, "ladder": [asdict(rung) for rung in ladder],
     }  # fmt: skip
 
 
