@@ -31,7 +31,7 @@ class Runtime:
     threads: int
     world: World = ALONE
     deterministic: bool | None = None
-    """Whether torch is restricted to algorithms that repeat bit for bit; None: it is left as it is."""
+    """True if torch is restricted to algorithms that repeat bit for bit; None: it is left as it is."""
 
     @property
     def matmul_dtype(self) -> torch.dtype:
