@@ -78,7 +78,9 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
         hint = f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}"
-        if all(key in TEXT_KEYS and _names_folder(old) for key, (old, _) in fixed.items()):  # it may be in no more
+        if all(
+            key in TEXT_KEYS and _names_folder(old) for key, (old, _) in fixed.items()
+        ):  # out of which it may have been moved
             hint += "; if it is the same text, put it back in its place"
         raise RequestError(f"run_dir {path} is a run of another config{''.join(lines)}", hint=hint)
 

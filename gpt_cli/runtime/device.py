@@ -19,7 +19,7 @@ from gpt_cli.runtime.cpu_level import chosen_level
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16, physical_cores
 from gpt_cli.terminal.plural import plural
 
-_memory: Any = torch.utils.deterministic
+_deterministic_settings: Any = torch.utils.deterministic
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def restoring_settings() -> Iterator[None]:
     """
     products, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     deterministic, benchmark = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
-    warn_only, fills = torch.is_deterministic_algorithms_warn_only_enabled(), _memory.fill_uninitialized_memory
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = _deterministic_settings.fill_uninitialized_memory
     flushes = float("1e-310") * 1.0 == 0.0  # torch cannot be asked
     try:
         yield
@@ -98,7 +99,8 @@ def restoring_settings() -> Iterator[None]:
         torch.set_flush_denormal(flushes)
         if deterministic != torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.backends.cudnn.benchmark, _memory.fill_uninitialized_memory = benchmark, fills
+        torch.backends.cudnn.benchmark = benchmark
+        _deterministic_settings.fill_uninitialized_memory = fills
 
 
 @contextmanager
@@ -198,7 +200,7 @@ def set_deterministic(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
     # Filling fresh memory finds bugs in kernels; it does not make a correct one more repeatable.
-    _memory.fill_uninitialized_memory = False
+    _deterministic_settings.fill_uninitialized_memory = False
 
 
 def _choose_precision(name: str, device: torch.device) -> str:

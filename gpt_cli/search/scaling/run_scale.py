@@ -116,7 +116,6 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
         threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
         base = with_values(base, {"runtime.threads": threads}) if threads is not None else base
         plan = _plan(request, base, jobs, lambda config: _seconds_per_token(config, corpus, note))
-    own_threads = {"runtime.threads": request.config.runtime.threads}  # not the share of a run of the ladder
     with open_home(request.home), stop_requests() as stop:
         if PLAN not in names:
             replace_file(request.home / PLAN, (json.dumps(plan, indent=1) + "\n").encode())
@@ -138,7 +137,8 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
         return None, code
     per_token = {float(scale): seconds for scale, seconds in plan["per_token"].items()}
     result = analyse(request, rows, vocab_size, unique, per_token, base)
-    advised = with_values(base, {"run_dir": f"runs/{request.home.name}-advised", **own_threads})
+    threads = request.config.runtime.threads  # not the share of a run of the ladder
+    advised = with_values(base, {"run_dir": f"runs/{request.home.name}-advised", "runtime.threads": threads})
     replace_file(request.home / ADVISED, _advised_config(advised, result.advice[0], vocab_size).encode())
     return result, None
 
