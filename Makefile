@@ -16,7 +16,7 @@ help:
 	@echo "make train      install into .venv, train configs/quickstart.yaml (about a minute), print a sample"
 	@echo "make test       lint and run the tests of invariants and of README, at once"
 	@echo "make lint       ruff, mypy --strict, import-linter"
-	@echo "make test-system  several processes, sweeps, browsers, torch.compile"
+	@echo "make test-system  whole trainings, searches and servers, several processes, other programs, browsers, torch.compile"
 	@echo "make test-robust  hostile input, damage, kills"
 	@echo "make test-docs  the commands and figures of docs/"
 	@echo "make test-all   these four, one after the other"

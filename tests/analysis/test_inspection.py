@@ -30,6 +30,8 @@ from gpt_cli.errors import UserError
 from tests.support.command import ROOT, Run, in_process
 from tests.support.waiting import HANG
 
+pytestmark = pytest.mark.system
+
 SMALL = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 
 

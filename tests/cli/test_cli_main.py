@@ -65,6 +65,7 @@ def test_help_imports_neither_torch_nor_numpy_nor_any_other_heavy_package() -> N
     assert loaded.splitlines()[-1].strip() == "loaded:"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("engine", ["native", "torch"])
 def test_training_and_sampling_on_a_cpu_do_not_load_the_compiler_of_torch(engine: str, tmp_path: Path) -> None:
     """It takes half as long to load as torch does."""
@@ -155,6 +156,7 @@ COMPLETED = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_a_fresh_bash_completes_verbs_options_choices_and_keys_once_completion_is_installed(tmp_path: Path) -> None:
     (tmp_path / "gpt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpt_cli "$@"\n')

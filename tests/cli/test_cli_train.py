@@ -281,6 +281,7 @@ def test_a_dry_run_of_the_largest_model_takes_10_seconds_of_a_processor_and_500_
     assert megabytes <= 500
 
 
+@pytest.mark.system
 def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhere(gpt, work_dir):
     (work_dir / "long.txt").write_text(TEXT * 300)
     config = ["train", "--config", "tiny.yaml", "data.source=long.txt", "train.steps=1"]
@@ -305,6 +306,7 @@ def test_the_text_is_read_under_a_bar_where_someone_watches_and_silently_elsewhe
     assert "B/s" not in outcome.stderr
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_says_so_and_the_same_command_goes_on(gpt_here, work_dir, number):
     command = [
@@ -404,6 +406,7 @@ def test_a_directory_that_is_no_run_is_refused_and_left_alone(gpt_here, work_dir
     assert [path.name for path in (work_dir / "runs/tiny").iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.system
 def test_a_reader_of_stderr_that_leaves_does_not_end_the_training(gpt_here, work_dir):
     script = f"{sys.executable} -m gpt_cli train --config tiny.yaml 2>&1 | head -1"
     environment = subprocess_env()

@@ -54,6 +54,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.system
 def test_every_verb_keeps_to_80_columns(gpt_here: Callable[..., Any], tmp_path: Path) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     for arguments in COMMANDS:

@@ -32,6 +32,8 @@ from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import processor_name
 from gpt_cli.training.native_gradcheck import check_native_gradients
 
+pytestmark = pytest.mark.system
+
 AMD64 = platform.machine() in ("x86_64", "AMD64")
 amd64 = pytest.mark.skipif(not AMD64, reason="levels are those of x86-64")
 MODEL = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=32, zero_init=False)

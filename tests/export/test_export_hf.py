@@ -22,6 +22,8 @@ from gpt_cli.tokenizer import CharTokenizer, UnknownCharacters
 from tests.support.command import ROOT
 from tests.support.export_models import GPT2, LLAMA, LLAMA31, MODELS, NANOCHAT, POST, TEXT, TOKENIZERS, greedy, make_run
 
+pytestmark = pytest.mark.system
+
 transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding  # noqa: E402
 

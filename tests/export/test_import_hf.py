@@ -26,6 +26,8 @@ from gpt_cli.run.load_model import load_model
 from gpt_cli.tokenizer import load_tokenizer
 from tests.support.export_models import MODELS, TOKENIZERS, make_run
 
+pytestmark = pytest.mark.system
+
 transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

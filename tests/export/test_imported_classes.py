@@ -14,6 +14,8 @@ from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.load_model import load_model
 from gpt_cli.tokenizer import ByteTokenizer
 
+pytestmark = pytest.mark.system
+
 transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()

@@ -10,6 +10,8 @@ from gpt_cli.training.state import TrainingState
 from tests.support.command import ROOT
 from tests.support.gpu_allocations import allocations_of_a_gpu
 
+pytestmark = pytest.mark.system
+
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 VOCABULARY = {"char": 90, "byte": 256}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

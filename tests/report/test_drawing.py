@@ -10,6 +10,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.report import explain_plots
 
+pytestmark = pytest.mark.system
+
 DEFAULT = Config()
 
 

@@ -17,6 +17,8 @@ from gpt_cli.report.plot import YAxis, plot_runs
 from gpt_cli.report.series import moving_average, series
 from gpt_cli.terminal.table import render_pairs, render_table
 
+pytestmark = pytest.mark.system
+
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 

@@ -21,6 +21,8 @@ from gpt_cli.report.run_report import render_report
 from gpt_cli.report.series import Series, downsample_minmax, series
 from tests.support.html_page import Page, require_harmless
 
+pytestmark = pytest.mark.system
+
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe. <b>&amp;</b> 'x' \"y\"\n" * 60
 HOSTILE = (
     '</script></style></pre><script>alert("x")</script><img src=//e.example/x onerror=alert(1)>&amp;{{ 7*7 }}\u202e'

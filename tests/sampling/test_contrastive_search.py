@@ -28,6 +28,8 @@ from tests.support.command import Run
 from tests.support.tiny_gpt import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, reference_logits
 from tests.support.untrained_run import make_checkpoint
 
+pytestmark = pytest.mark.system
+
 PROMPTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=2 * CONTEXT)
 ROUNDING = 1e-4
 

@@ -29,6 +29,8 @@ from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.support.tiny_gpt import CONTEXT, OPTIONS, PROMPTS, VOCAB_SIZE, make_model
 
+pytestmark = pytest.mark.system
+
 CPU = torch.device("cpu")
 
 

@@ -59,6 +59,7 @@ def test_python_writes_what_the_command_writes_with_the_same_engine(
     assert output["engine"] == ("torch" if engine == "torch" else "native")
 
 
+@pytest.mark.system
 def test_python_writes_without_torch_where_it_is_not_needed(checkpoint: Path) -> None:
     source = (
         "import sys, gpt_cli; run = gpt_cli.load(sys.argv[1]); run.generate('ab', seed=1).text();"

@@ -36,6 +36,8 @@ from gpt_cli.search.time_budget import (
 )
 from gpt_cli.training import loop
 
+pytestmark = pytest.mark.system
+
 SMALL = BudgetCandidate((2, 2, 64), 64, 12, 100_000, 0.01)
 MIDDLE = BudgetCandidate((4, 4, 128), 128, 16, 800_000, 0.05)
 LARGE = BudgetCandidate((4, 4, 256), 256, 8, 3_200_000, 0.2)

@@ -16,6 +16,8 @@ from gpt_cli.search.auto_config import fit_config
 from gpt_cli.search.text_statistics import measure_source
 from tests.support.command import ROOT
 
+pytestmark = pytest.mark.system
+
 ENGLISH = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(1000)
 )

@@ -18,6 +18,8 @@ from gpt_cli.search.source_format import measure_in_its_format
 from gpt_cli.training.example_batches import open_example_batches
 from gpt_cli.training.labelled_rows import with_labels
 
+pytestmark = pytest.mark.system
+
 WORDS = ["sun", "moon", "the sea", "in winter", "färben", "云"]
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map(" ".join)
 

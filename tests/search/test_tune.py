@@ -12,6 +12,8 @@ from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.search.lr_range_test import debiased_ema, lr_range_test, suggest_lr
 
+pytestmark = pytest.mark.system
+
 RATES = [10 ** (-5 + i / 20) for i in range(100)]
 
 

@@ -29,6 +29,8 @@ from gpt_cli.tokenizer import CharTokenizer
 from gpt_cli.tokenizer.trainer import train_tokenizer
 from tests.support.live_server import LETTERS, SHAPE, Client, make_run, serving
 
+pytestmark = pytest.mark.system
+
 ENGINES = ["native", "torch"]
 
 

@@ -10,6 +10,8 @@ from gpt_cli.serve.limits import Limits
 from tests.support.live_server import LETTERS, Client, make_run, serving
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.system
+
 openai = pytest.importorskip("openai")
 MODEL = "letters"
 

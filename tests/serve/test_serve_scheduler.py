@@ -18,6 +18,8 @@ from gpt_cli.serve.server_metrics import ServerMetrics
 from gpt_cli.serve.text_engine import SequenceRequest
 from tests.support.live_server import make_run
 
+pytestmark = pytest.mark.system
+
 SAMPLING = [
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.0),

@@ -21,6 +21,8 @@ from gpt_cli.serve.text_engine import SequenceRequest
 from gpt_cli.serve.torch_text_engine import TorchTextEngine
 from gpt_cli.tokenizer import ByteTokenizer
 
+pytestmark = pytest.mark.system
+
 SIZE = {"n_layer": 2, "n_embd": 32, "n_head": 4, "context_length": 20, "zero_init": False, "init_std": 0.2}
 MODELS: dict[str, dict[str, Any]] = {
     "alibi": {"position": "alibi"},

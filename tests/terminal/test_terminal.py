@@ -25,6 +25,8 @@ from gpt_cli.training import console as module
 from gpt_cli.training.console import Console
 from tests.support.command import ROOT, subprocess_env
 
+pytestmark = pytest.mark.system
+
 TINY = (
     *("model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"),
     *("sample.every=null", "runtime.threads=1"),

@@ -271,6 +271,7 @@ def test_encoding_by_distinct_pieces_gives_the_ids_of_the_whole_text(bpe: BPETok
     assert bpe.decode(bpe.encode(text)) == text
 
 
+@pytest.mark.system
 def test_python_docs_have_the_ids_that_hugging_face_gives() -> None:
     text = "".join(topics.topics[name] for name in sorted(topics.topics))
     assert not text.isascii()
@@ -322,6 +323,7 @@ def test_white_space_is_what_the_patterns_take_for_it() -> None:
     assert spaces == hf_spaces
 
 
+@pytest.mark.system
 def test_tiny_shakespeare_has_the_ids_that_hugging_face_gives(shared_data: Path) -> None:
     text = (shared_data / "shakespeare.txt").read_text(encoding="utf-8")
     for pattern in PATTERNS:

@@ -126,6 +126,7 @@ def config_of(path: Path, *overrides: str) -> Config:
     return parse_config("", "t", [f"data.source={path}", "data.format=pairs", *sizes, *overrides])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("size", "compile_mode"), [(6, None), (2, None), (6, "default")])
 def test_a_step_of_packed_rows_is_that_of_the_same_examples_padded(
     pairs: Path, size: int, compile_mode: str | None

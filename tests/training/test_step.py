@@ -62,6 +62,7 @@ def test_a_run_compiles_two_graphs_without_a_break_and_a_resume_no_more(tmp_path
     assert counters["stats"]["unique_graphs"] == 2
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "backend",
