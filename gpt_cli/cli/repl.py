@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpt_cli.cli.options.sampling_options import refuse_draws_of_search, unused_by_search
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.cli.usage import with_unknown_option
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams, with_learned_end
@@ -89,6 +90,7 @@ class Repl:
                 self._follow(line)
             except UserError as error:
                 failed = True
+                error.hint = error.hint and with_unknown_option(error.hint)
                 note(error.render())
             except KeyboardInterrupt:
                 if not self._typed:

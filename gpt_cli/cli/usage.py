@@ -348,8 +348,13 @@ def hint_for(hint: str, arguments: Sequence[str], command: Any) -> str:
     """`hint`, which may say both `--option X (section.key=X)`, in the words of the verb that was called."""
     options = _options_of(arguments, command)
     if "--unknown" in options:
-        hint = re.sub("^leave them out,", "leave them out with --unknown skip,", hint)
+        hint = with_unknown_option(hint)
     return _BOTH.sub(lambda match: match[1] if match[1].split(" ")[0] in options else match[2], hint)
+
+
+def with_unknown_option(hint: str) -> str:
+    """`hint` with the option that leaves unknown characters out, where it is about them."""
+    return re.sub("^leave them out,", "leave them out with --unknown skip,", hint)
 
 
 def message_for(message: str, arguments: Sequence[str], command: Any) -> str:

@@ -11,7 +11,7 @@ from gpt_cli.corpus.record_errors import MissingKeyError
 from gpt_cli.corpus.records import parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
-from gpt_cli.files.safe_io import format_size
+from gpt_cli.files.safe_io import format_size, similar_path
 
 _LIMIT = 1 << 28  # bytes
 
@@ -36,7 +36,7 @@ def read_small_file(path: Path, description: str = "this") -> str:
     elif path.exists():
         data = _expand(path) if is_compressed(path) else read_file(path, _LIMIT)
     else:
-        raise RequestError(f"there is no file {path}")
+        raise RequestError(f"there is no file {path}", hint=similar_path(path))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

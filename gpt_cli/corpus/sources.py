@@ -3,7 +3,6 @@
 Newlines are kept as they are. Text that is not in its encoding is refused with its location.
 """
 
-import difflib
 import glob
 import importlib
 import os
@@ -24,9 +23,8 @@ from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, read_t
 from gpt_cli.corpus.records import Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files import list_directory
 from gpt_cli.files.output_path import free_name
-from gpt_cli.files.safe_io import CHUNK, translate_os_errors
+from gpt_cli.files.safe_io import CHUNK, similar_path, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
 _T = TypeVar("_T")
@@ -215,10 +213,11 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
             target = os.readlink(path)
             where = "itself" if target == path.name else f"{target}, where there is no file"
             raise RequestError(f"{path} is a link to {where}")
-    matches = difflib.get_close_matches(path.name, list_directory(path.parent) if path.parent.is_dir() else [], n=1)
-    hint = f"did you mean {path.parent / matches[0]}?" if matches else None
+    hint = similar_path(path)
     if hint is None and len(str(path).split()) > 1:
         hint = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
+    if hint is None and next(path.parent.glob("*/run.json"), None) is not None:
+        hint = "gpt runs lists the runs there are"
     raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
 
 

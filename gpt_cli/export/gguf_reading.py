@@ -30,6 +30,7 @@ from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import convert_tensors, create_imported
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.vocabulary import parse_exported
+from gpt_cli.files.safe_io import similar_path
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.tokenizer import Tokenizer
 
@@ -51,7 +52,7 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
     gguf = gguf_package()
     if not file.is_file():
         problem = f"{file} is a directory, not a GGUF file" if file.is_dir() else f"there is no file {file}"
-        raise RequestError(problem, hint="gpt export RUN model.gguf writes one")
+        raise RequestError(problem, hint=similar_path(file) or "gpt export RUN model.gguf writes one")
     try:
         reader = gguf.GGUFReader(file)
         keys = {key: value.contents() for key, value in reader.fields.items() if not key.startswith("GGUF.")}

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 
-from gpt_cli.errors import UserError
+from gpt_cli.errors import UserError, did_you_mean
 from gpt_cli.terminal.plural import plural
 
 CHUNK = 1 << 20
@@ -134,6 +134,12 @@ def list_directory(path: Path) -> list[str]:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
+
+
+def similar_path(path: Path) -> str | None:
+    """A hint where there is no file `path`: the one beside it whose name is most like its name, or None."""
+    beside = list_directory(path.parent) if path.parent.is_dir() else []
+    return did_you_mean(path.name, beside, "" if path.parent == Path() else f"{path.parent}{os.sep}")
 
 
 def sync_directory(path: Path) -> None:

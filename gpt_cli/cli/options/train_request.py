@@ -100,7 +100,7 @@ class Request:
         if len(sources) == 1 and (file := _config_file(sources[0])) is not None:
             return self._of_file(file)
         for source in sources if len(sources) > 1 else []:
-            _refuse_among_texts(source, [text for text in sources if text != source])
+            _refuse_among_texts(source, [text for text in sources if text != source], self.overrides)
         return self._fitted(sources)
 
     def _fitted(self, sources: list[str]) -> "Config":
@@ -301,23 +301,23 @@ def _refuse_weights(file: Path) -> None:
     raise RequestError(f"{file} is a model, not text", hint=hint)
 
 
-def _refuse_among_texts(source: str, others: list[str]) -> None:
+def _refuse_among_texts(source: str, others: list[str], overrides: list[str]) -> None:
     """Raise RequestError for a config or a run among texts."""
     file = _config_file(source) if os.path.lexists(source) else None
     if file is None:
         return
-    text = quote(others[0]) if others else "TEXT"
+    text, keys = quote(others[0]) if others else "TEXT", "".join(f" {quote(each)}" for each in overrides)
     other = next((other for other in others if (Path(other) / "run.json").is_file()), None)
     if Path(source).is_dir() and other is not None:
         raise RequestError(f"{source} is a run, and so is {other}: one is trained at a time", hint="name one")
     if Path(source).is_dir():
-        hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}"
+        hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}{keys}"
         raise RequestError(f"{source} is a run, not text", hint=hint)
     other = next((other for other in others if Path(other).suffix.lower() in _YAML), None)
     if other is not None:
         hint = f"gpt train {quote(source)} key=value changes what it says"
         raise RequestError(f"{source} is a config, and so is {other}: one is trained at a time", hint=hint)
-    raise RequestError(f"{source} is a config, not text", hint=f"gpt train {quote(source)} data.source={text}")
+    raise RequestError(f"{source} is a config, not text", hint=f"gpt train {quote(source)} data.source={text}{keys}")
 
 
 def _refuse_key(source: str) -> None:

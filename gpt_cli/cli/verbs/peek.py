@@ -17,6 +17,7 @@ from gpt_cli.cli.options.data_options import (
 )
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.safe_io import similar_path
 
 if TYPE_CHECKING:
     from gpt_cli.corpus.lazy_corpus import LazyCorpus
@@ -105,7 +106,7 @@ def _outline(source: str, tokenizer: Path | None, division: dict[str, float], **
     config = TokenizerConfig(kind="char")
     if tokenizer is not None:
         if not tokenizer.exists():
-            raise RequestError(f"{tokenizer} does not exist")
+            raise RequestError(f"{tokenizer} does not exist", hint=similar_path(tokenizer))
         kind = load_tokenizer(tokenizer).kind
         config = TokenizerConfig.model_validate({"kind": kind, "file": str(tokenizer)})
     data = data_config([source], **division, **keys)
