@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
@@ -167,7 +167,10 @@ def suggest(path: KeyPath, value: object = None) -> str | None:
         return f"write {key} under `{section}:`"
     if name in NEEDS_CONVERSION and name not in fields():
         return f"did you mean {assignment(name, FOREIGN_KEYS[name], str(value))}?"
-    if suggestions := _closest_keys(".".join(around), name):
+    suggestions = _closest_keys(".".join(around), name)
+    if isinstance(value, Mapping) and not around:  # `optimizer:` with keys of its own is a section, not its name
+        suggestions = [key for key in dict.fromkeys(key.partition(".")[0] for key in suggestions) if key in sections()]
+    if suggestions:
         return f"did you mean {join_or(suggestions)}?"
     return None
 

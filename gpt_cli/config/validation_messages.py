@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt_cli.config.diagnostics import MAX_SHOWN, Diagnostic, KeyPath, SourceLocation, key_name
+from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.foreign_keys import PRECISIONS
 from gpt_cli.config.keys import accepted_types, fields, join_or, meaning_of_null, schema_of, sections, suggest
 from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
@@ -69,7 +70,11 @@ def _wrong_value(path: KeyPath, details: list[ErrorDetails], document: ParsedYam
         path = (*path, index)
     words, place = accepted_types(schema), document.location(path)
     key = key_name(path) if place.line is None else None
-    fix = _suggest_fix(value, words, key) or (_suggest_null(name, value) if "null" in words else None)
+    fix = (
+        _suggest_minutes(name, value)
+        or _suggest_fix(value, words, key)
+        or (_suggest_null(name, value) if "null" in words else None)
+    )
     return Diagnostic(f"{name} must {_rule(detail, words, value)}", place, fix)
 
 
@@ -133,6 +138,11 @@ def _item(text: str) -> str:
     """An item of a list in YAML: in double quotes if it has an escape such as \\n, or the character itself."""
     has_escape = "\\" in text or not text.isprintable()
     return f'"{escape_control_chars(text)}"' if has_escape else text
+
+
+def _suggest_minutes(key: str, value: object) -> str | None:
+    seconds = parse_duration(value) if isinstance(value, str) and key.endswith("_minutes") else None
+    return None if seconds is None else f"write {seconds / 60:.4g}"
 
 
 def _suggest_null(key: str, value: object) -> str | None:

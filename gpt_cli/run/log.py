@@ -96,8 +96,10 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def last_logged_step(run_dir: Path) -> int:
-    """The last step that metrics.jsonl tells of, 0 if there is none: of a run without a checkpoint they are lost."""
-    return max((line["step"] for line in read_metrics(run_dir)), default=0)
+    """The last step that the logs tell of, 0 if there is none: of a run without a checkpoint they are lost."""
+    last = read_events(run_dir)[-1:]  # the end of a training, which has its last step; earlier ones may have begun anew
+    steps = [line.get("step") for line in [*read_metrics(run_dir), *last]]
+    return max((step for step in steps if isinstance(step, int)), default=0)
 
 
 def read_samples(run_dir: Path) -> list[dict[str, Any]]:

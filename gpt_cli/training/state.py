@@ -142,10 +142,11 @@ class TrainingState:
         checkpoint = load_newest(run.path, note)
         if checkpoint is not None:
             refuse_edited_config(run.path, run.config, checkpoint)
+        lost = last_logged_step(run.path) if checkpoint is None else 0  # before this training is in the logs
         run.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:
-            if (steps := last_logged_step(run.path)) > 0:
-                note(f"{run.path} has no checkpoint: its {steps:,} steps are lost, and training starts again")
+            if lost:
+                note(f"{run.path} has no checkpoint: its {lost:,} steps are lost, and training starts again")
             run.log.truncate(-1)
             return None, 0.0
         run.log.truncate(checkpoint.step)

@@ -55,11 +55,18 @@ def read_prompts(
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
+    from gpt_cli.corpus.readers import inner_suffix, is_table
     from gpt_cli.corpus.record_errors import MissingKeyError
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
-    name, text = file_name(path), read_small_file(path, "the prompt")
-    if format_ == "jsonl" or (format_ == "auto" and path.suffix in (".jsonl", ".ndjson")):
+    name, is_jsonl = file_name(path), inner_suffix(path) == ".jsonl"
+    if format_ == "auto" and is_table(path) and not is_jsonl and path.exists():
+        raise RequestError(
+            f"{name} is a table, and prompts are lines of text, or of JSON with the key prompt",
+            hint="write them one to a line; --prompts-format lines takes the lines of a .csv as they are",
+        )
+    text = read_small_file(path, "the prompt")
+    if format_ == "jsonl" or (format_ == "auto" and is_jsonl):
         with as_request_error():
             try:
                 objects = list(json_objects(text, name, "prompt"))

@@ -4,6 +4,7 @@ import json as json_format
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,6 +67,10 @@ def classify(
 
     if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):
         run, texts = Path(texts[0]), texts[1:]
+    for text in filter(is_run, texts or ()):
+        others = join([other for other in texts or () if other != text]) or "TEXT"
+        in_order = f"the run comes first: gpt classify {quote(text)} {others}"
+        raise RequestError(f"{text} is a run, not a text", hint=in_order if run is None else "leave it out")
     path = find_one(None, run)
     saved = open_checkpoint(path, note, "classes")
     if not texts:
