@@ -55,6 +55,33 @@ PRECISIONS = {
 }
 """By the name of a precision elsewhere: that of `runtime.precision`."""
 
+_VALUES = {
+    "qkv": ("q_proj", "k_proj", "v_proj", "qkv_proj", "c_attn", "query_key_value"),
+    "out": ("o_proj", "out_proj"),
+    "up": ("up_proj", "gate_proj", "c_fc", "fc_in"),
+    "down": ("down_proj", "fc_out"),
+    "rope": ("rotary",),
+    "learned": ("absolute",),
+    "layernorm": ("ln", "layer_norm"),
+    "rmsnorm": ("rms", "rms_norm"),
+    "gelu": ("gelu_new", "gelu_pytorch_tanh"),
+    "swiglu": ("silu", "swish"),
+    "relu2": ("relu_squared", "squared_relu"),
+    "adamw": ("adamw_torch", "adamw_hf"),
+    "cosine": ("cosine_with_restarts", "cosine_with_min_lr"),
+    "wsd": ("warmup_stable_decay", "trapezoidal"),
+    "constant": ("constant_with_warmup",),
+    "optimizer": ("zero1", "zero2"),
+    "full": ("fsdp", "full_shard", "zero3"),
+    "classes": ("classification", "seq_cls"),
+    "language": ("causal_lm", "clm"),
+    "gpt2": ("gpt-2", "r50k_base"),
+    "gpt4": ("gpt-4", "cl100k", "cl100k_base"),
+    "o200k": ("gpt-4o", "o200k_base"),
+}
+FOREIGN_VALUES = PRECISIONS | {name: value for value, names in _VALUES.items() for name in names}
+"""By the word of other trainers for one of ours."""
+
 
 def assignment(name: str, key: str, value: str) -> str:
     """The override that does for `key` what `value` does for its foreign `name`; with a remark where units differ."""

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gpt_cli.config.diagnostics import MAX_SHOWN, Diagnostic, KeyPath, SourceLocation, key_name
 from gpt_cli.config.duration import parse_duration
-from gpt_cli.config.foreign_keys import PRECISIONS
+from gpt_cli.config.foreign_keys import FOREIGN_VALUES
 from gpt_cli.config.keys import accepted_types, fields, join_or, meaning_of_null, schema_of, sections, suggest
 from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
 from gpt_cli.terminal.escape import escape_control_chars
@@ -163,8 +163,8 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
         if not isinstance(number, int | float):
             return None
         return f"write {digits}" + (", without quotes" if digits == text else "")
-    if PRECISIONS.get(word) in words:
-        return f"did you mean {PRECISIONS[word]}?"
+    if FOREIGN_VALUES.get(word) in words:
+        return f"did you mean {FOREIGN_VALUES[word]}?"
     close = get_close_matches("cuda" if word.lower() == "gpu" else word, words, 1, 0.75)
     return f"did you mean {close[0]}?" if close else None
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import Config, annotate_config, dump_config, parse_config
-from gpt_cli.config.foreign_keys import FOREIGN_KEYS
-from gpt_cli.config.keys import fields, sections
+from gpt_cli.config.foreign_keys import FOREIGN_KEYS, FOREIGN_VALUES, PRECISIONS
+from gpt_cli.config.keys import accepted_types, fields, schema_of, sections
 from gpt_cli.errors import RequestError
 from gpt_cli.terminal.escape import escape_control_chars
 
@@ -150,6 +150,13 @@ def test_an_override_that_would_cut_examples_is_refused_however_it_is_written(
         )
     else:
         assert parse_config(text, "c.yaml", overrides).data.split == "documents"
+
+
+def test_words_of_other_trainers_lead_to_values_that_a_key_takes() -> None:
+    taken = {word for key in fields() for word in accepted_types(schema_of(key))} | {"qkv", "out", "up", "down"}
+    assert set(FOREIGN_VALUES.values()) <= taken
+    assert not set(FOREIGN_VALUES) & (taken - set(PRECISIONS))
+    assert "hint: did you mean qkv?" in refusal("lora: {rank: 4, targets: [q_proj]}")
 
 
 def test_names_of_other_trainers_lead_to_keys_that_exist() -> None:
