@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -49,7 +49,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     run_dir = enclosing_run(path)
     if run_dir is not None:
         _check_sum(path)
-    text = read_config_file(path)
+    text = read_config_file(path, overrides)
     if run_dir is not None:  # where null is the directory that it lies in
         overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]
     try:
@@ -139,10 +139,10 @@ def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:
     return apply_overrides(replace(document, values=document.values | empty), overrides)
 
 
-def read_config_file(path: Path) -> str:
+def read_config_file(path: Path, overrides: Sequence[str] = ()) -> str:
     """The text of a config file. Raises RequestError for what is missing, a folder, too large or not UTF-8.
 
-    A failing disk is a UserError.
+    A failing disk is a UserError. `overrides` that follow are for the hint where it is no config.
     """
     try:
         with path.open("rb") as file:
@@ -159,7 +159,7 @@ def read_config_file(path: Path) -> str:
         hint = how_to_permit(path) if error.errno == errno.EACCES else None
         raise fails(f"cannot read the config file {path}: {reason}", hint=hint) from error
     if len(data) > SIZE_LIMIT:
-        hint = _for_a_text(path) if path.suffix.lower() not in _YAML else None
+        hint = _for_a_text(path, overrides) if path.suffix.lower() not in _YAML else None
         raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file", hint=hint)
     try:
         return data.decode()
@@ -174,6 +174,11 @@ def read_config_file(path: Path) -> str:
 
 def _for_a_text(path: Path, overrides: Sequence[str] = ()) -> str:
     """The way out where a text is given for a config. `overrides` that say how it is read belong to that."""
+    base = next((one.partition("=")[2] for one in overrides if one.startswith("train.init_from=")), "")
+    if (Path(base) / "run.json").is_file():
+        keys = [f"data.source={path}", f"tokenizer.file={base}/tokenizer.json"]
+        keys += ["data.format=labelled", "sample.every=null"] if "task.kind=classes" in overrides else []
+        return f"in its place name the config of that run, and the text: {join([f'{base}/config.yaml', *keys])}"
     reads = [quote(one) for one in overrides if one.startswith(("data.", "task.kind="))]
     command = " ".join(["gpt config init", quote(str(path)), *reads, "-o", quote(f"{path.stem}.yaml")])
     return f"a config for a text is written by: {command}"

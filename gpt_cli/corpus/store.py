@@ -37,6 +37,10 @@ _CHUNK = 1 << 22  # ids that are checked at once
 _HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_order': \w+, 'shape': \(\d+,\)), \} *\n")
 
 
+class MissingSplitError(RequestError):
+    """A store was made without the split that is asked for."""
+
+
 @dataclass(frozen=True)
 class SplitStats:
     characters: int
@@ -171,7 +175,8 @@ class TokenStore:
         """The files of a split, each with its number of ids. Raises RequestError if the store has no such split."""
         part = self._manifest.part(split)
         if part is None:
-            raise RequestError(f"{self.path} has no {split} split", hint="data.test_fraction=0.05 makes one")
+            hint = "gpt tokenize TEXT --test-fraction 0.05 makes a store that has one"
+            raise MissingSplitError(f"{self.path} has no {split} split", hint=hint)
         return [(self.path / Path(shard.file).name, shard.tokens) for shard in part.shards]
 
     def _check_ids(self, path: Path, ids: Tokens, first: int = 0) -> None:

@@ -11,6 +11,7 @@ from gpt_cli.config.paths import overrides_for_missing_texts
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.corpus.store import MissingSplitError
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.run.checkpoint import TOKENIZER
 from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
@@ -45,6 +46,9 @@ def load_run_corpus(
             trained.config, trained.path / TOKENIZER, trained.state["text_sha256"],
             note=note, progress=progress, with_test=with_test,
         )  # fmt: skip
+    except MissingSplitError as error:
+        error.hint = f"{error.hint}, for a run that is trained on it; or {instead}"
+        raise
     except UserError as error:
         _suggest_restoring(error, data.source, instead)
         raise

@@ -173,6 +173,8 @@ class ModelRegistry:
 
     async def _get_step(self, run: str, step: int) -> ServedModel:
         if step not in self.steps(run):
+            if not self.paths[run].exists():
+                raise ApiError(503, f"the model {run} is no longer where it was")
             raise ApiError(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
         name = f"{run}@{step}"
         if name not in self._by_step:

@@ -103,6 +103,19 @@ def test_a_folder_of_texts_among_which_are_configs_is_a_text():
     assert requested_config("project").data.source == "project"
 
 
+def test_a_key_of_a_file_without_effect_is_told_once(gpt_here):
+    Path("c.yaml").write_text("data: {source: s.txt}\noptim: {name: adamw, momentum: 0.9}\nrun_dir: runs/c\n")
+    told = "optim.momentum has no effect here: it needs optim.name=muon"
+    assert told in gpt_here("train", "c.yaml", *QUICK_RUN).stderr
+    for arguments in (["c.yaml", *QUICK_RUN], ["runs/c"], ["runs/c", "run_dir=runs/d"]):
+        assert "no effect" not in gpt_here("train", *arguments, "--dry-run").stderr
+
+
+def test_no_key_of_the_configs_is_without_effect(capsys):
+    for config in sorted((ROOT / "configs").rglob("*.yaml")):
+        assert "no effect" not in notes(capsys, str(config), "data.source=s.txt")[1]
+
+
 def test_a_run_resumes_by_its_name_and_so_does_its_config(gpt_here):
     assert gpt_here("train", "s.txt", *QUICK_RUN).rc == 0
     for number, run_path in enumerate(("runs/s", "runs/s/", "runs/s/config.yaml"), start=3):

@@ -349,6 +349,7 @@ def test_a_label_of_validation_alone_and_one_that_the_config_does_not_name_are_t
     with pytest.raises(UserError, match="'stone' is of no text that trains") as excinfo:
         prepare(config_of(texts, f"data.val_source={val_path}"))
     assert excinfo.value.where == f"{val_path}:2"
+    assert excinfo.value.hint == "data.val_source=null holds out a part of data.source instead"
     with pytest.raises(UserError, match=r"'bird' is none of task\.labels") as excinfo:
         prepare(config_of(texts, "task.labels=[fruit, metal]"))
     assert excinfo.value.where is not None

@@ -381,6 +381,8 @@ def test_a_run_that_was_moved_away_before_its_first_use_is_said_to_be_gone(tmp_p
     with pytest.raises(ApiError, match="the model b is no longer where it was") as caught:
         asyncio.run(registry.get("b"))
     assert caught.value.status == 503
+    with pytest.raises(ApiError, match="the model b is no longer where it was"):
+        asyncio.run(registry.get("b@1"))
     assert notes == [f"{tmp_path / 'b'}, which was to be served as b, is no longer there"]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
     """The config `file` under `overrides`, all of which have an effect. Raises what `load_config` raises."""
-    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
+    from gpt_cli.cli.options.ineffective_keys import refuse_without_effect
     from gpt_cli.config import load_config
 
     config = load_config(file, overrides)
@@ -42,7 +42,7 @@ def config_or_defaults(arguments: Sequence[str], *, hint: str) -> "Config":
 
     Raises RequestError for a second file, with `hint`, and what `load_config` raises.
     """
-    from gpt_cli.cli.options.ineffective_overrides import refuse_without_effect
+    from gpt_cli.cli.options.ineffective_keys import refuse_without_effect
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.config import parse_config
 

@@ -61,6 +61,7 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
     """
     from gpt_cli.config.schema import rate_keys
     from gpt_cli.run.checkpoint import is_checkpoint
+    from gpt_cli.run.run_files import is_imported
     from gpt_cli.training.init_from import open_base, refuse_classifier
 
     run, checkpoint = open_base(path, note)
@@ -92,6 +93,8 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
         settings = " ".join(f"{key}={rates[key]:g}" for key in open_keys)
         rates_are, those = ("Its rates are", "those") if len(open_keys) > 1 else ("Its other rate is", "that")
         rates_are = "Its rate is" if len(effective) == 1 else rates_are
-        share = "as there" if tuned else f"a tenth of {those} there"
+        imported = is_imported(run.parent.parent if is_checkpoint(run) else run)  # whose rates are not known
+        of_base = f"the default{'s' * (those == 'those')}" if imported else f"{those} there"
+        share = "as there" if tuned else f"a tenth of {of_base}"
         sentences.append(f"{rates_are} {share}, so that it keeps what it knows: {settings}.")
     return Base(values, sentences)

@@ -1,6 +1,7 @@
 """`gpt export`: a run in the formats of others."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -53,6 +54,10 @@ def export(
             hint=f"for Transformers, and what converts from it, name a directory: {_free_directory(target)}; a file is"
             " .gguf or .safetensors",
         )
+    near = get_close_matches(suffix, _SUFFIXES.values(), 1, 0.8) if to is None else []
+    if near and suffix not in _SUFFIXES.values():
+        hint = f"did you mean {target.with_suffix(near[0])}? a directory of that name: --to hf"
+        raise RequestError(f"gpt writes no {suffix}", hint=hint)
     named = next((kind for kind, its_suffix in _SUFFIXES.items() if its_suffix == suffix), "hf")
     to = to or named  # type: ignore[assignment]  # one of the three
     assert to is not None

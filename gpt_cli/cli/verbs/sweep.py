@@ -103,7 +103,7 @@ def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | 
 
 def _refuse_without_effect(request: "SweepRequest") -> None:
     """Raise RequestError for an override that has no effect in any run of the sweep."""
-    from gpt_cli.cli.options.ineffective_overrides import missing_condition, refuse_without_effect
+    from gpt_cli.cli.options.ineffective_keys import missing_condition, refuse_without_effect
     from gpt_cli.search.sweep.axes import corners, overrides_of
 
     for axis in request.axes:

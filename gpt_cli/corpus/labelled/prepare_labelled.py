@@ -67,7 +67,11 @@ def divide_labelled(data: DataConfig, note: Notify) -> tuple[dict[Split, list[La
     labels = {text.label for text in splits["train"]}
     for text in splits["val"]:
         if text.label not in labels:
-            raise UserError(f"the label '{_escaped_label(text)}' is of no text that trains", where=text.where)
+            raise UserError(
+                f"the label '{_escaped_label(text)}' is of no text that trains",
+                where=text.where,
+                hint="data.val_source=null holds out a part of data.source instead" if data.val_source else None,
+            )
     if alike := _alike_labels(labels):
         note(f"{' and '.join(map(repr, alike))} are different labels, which differ only in spaces or capitals")
     return splits, fingerprint

@@ -1,10 +1,13 @@
-"""Overrides without effect: keys that only matter where another key has a certain value, which it has not."""
+"""Keys without effect: they only matter where another key has a certain value, which it has not."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
+from gpt_cli.cli.output import note
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import fields, get_key
+from gpt_cli.config.load import enclosing_run
 from gpt_cli.config.presets import RECIPES
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.errors import RequestError
@@ -33,7 +36,7 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
     """Raise RequestError for an override that changes a key from its default, and has no effect in `config`.
 
-    In a file such a key may stand: a run's config.yaml holds every key. A run that was begun with it resumes with it.
+    In a file such a key may stand (`note_without_effect`). A run that was begun with it resumes with it.
     """
     begun = _config_of_run(config)
     for override in overrides:
@@ -69,6 +72,17 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
         of_text = of_text or (is_changed and key in ("tokenizer.train_bytes", "tokenizer.allow_special"))
         if of_text and find_store(config.data.source) is not None:
             raise RequestError(f"{key} is for texts: {config.data.source} is a token store", hint="leave it out")
+
+
+def note_without_effect(config: Config, file: Path) -> None:
+    """Tell which keys that `file` sets have no effect in `config`; that of a run holds every key, and is left alone."""
+    if enclosing_run(file) is not None or _config_of_run(config) is not None:
+        return
+    for key, field in fields().items():
+        section, _, name = key.rpartition(".")
+        is_set = name in (getattr(config, section) if section else config).model_fields_set
+        if is_set and get_key(config, key) != field.default and (needed := missing_condition(config, key)) is not None:
+            note(f"{key} has no effect here: it needs {needed}")
 
 
 def _is_empty(override: str) -> bool:
