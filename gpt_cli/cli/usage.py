@@ -121,7 +121,7 @@ _WORDS = {
 _DTYPES = {
     **dict.fromkeys(("float32", "fp32", "float"), "f32"),
     **dict.fromkeys(("float16", "fp16", "half"), "f16"),
-    **{"bfloat16": "bf16", "int8": "q8_0", "int4": "q4_0"},
+    **{"bfloat16": "bf16", "int8": "q8_0", "q8": "q8_0", "int4": "q4_0", "q4": "q4_0"},
 }
 """By the name of a data type elsewhere: that of `gpt export`."""
 _LLAMA_CPP_TYPE = re.compile(r"(i?q\d|tq\d|mxfp|nvfp)\w*", re.IGNORECASE)  # such as Q4_K_M and IQ2_XS
@@ -183,6 +183,11 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
             hint = "gpt attention RUN --prompt TEXT"
         if sized := re.fullmatch(r"bpe[:-]?(\d+)", choice[1]):
             hint = f"--kind bpe --vocab-size {sized[1]}"
+    elif number := re.search(r"'(--[\w-]+)'.* must be a (whole )?number, not '(.*)'", message):
+        from gpt_cli.config.validation_messages import plain_number
+
+        digits = plain_number(number[3].lower(), is_whole=bool(number[2]))
+        hint = f"{number[1]} {digits}" if re.fullmatch(r"-?\d+(\.\d+)?", digits) else hint
     elif message.endswith(" is not readable") and (closed := _named(message, arguments)) is not None:
         message, hint = f"cannot read {closed}: permission denied", how_to_permit(Path(closed))
     return RequestError(message[:1].lower() + message[1:], hint=hint)

@@ -158,7 +158,7 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
     if "null" in words and word in _NOTHING:
         return "write null"
     if {"a number", "a whole number"} & set(words):
-        digits = _plain_number(word, is_whole="a number" not in words)
+        digits = plain_number(word, is_whole="a number" not in words)
         number = resolve_scalar(digits)
         if not isinstance(number, int | float):
             return None
@@ -169,7 +169,7 @@ def _suggest_fix_of_text(text: str, words: list[str]) -> str | None:
     return f"did you mean {close[0]}?" if close else None
 
 
-def _plain_number(word: str, *, is_whole: bool) -> str:
+def plain_number(word: str, *, is_whole: bool) -> str:
     """`word` without what sets thousands apart, and with a point where a comma can only be one.
 
     k and M of a whole number, and percent of another, are written out.

@@ -322,7 +322,9 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
     assert len(measurements) == before
     assert json.loads(capsys.readouterr().out)["weights_sha256"] == first["weights_sha256"]
     assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
-    assert 'train.budget: "1m" there, "2m" here' in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "error: runs/book was planned for train.budget=1m" in error
+    assert "gpt train book.txt train.init_from=runs/book train.budget=2m" in error
 
 
 def test_one_candidate_that_was_disturbed_does_not_end_the_search(book, monkeypatch):

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from shlex import quote
+from shlex import join
 from typing import TYPE_CHECKING
 
 from gpt_cli.cli.output import note
@@ -36,11 +36,9 @@ def choose_for_budget(
     if "train.budget" in overridden or run_of(config) is None:
         refuse_another_length({key: get_key(config, key) for key in overridden})
     elif asked := [key for key in _LENGTHS if key in overridden and get_key(config, key) is not None]:
-        base = quote(str(config.run_dir))
         raise RequestError(
             f"{asked[0]} of {config.run_dir} was chosen for train.budget={config.train.budget}",
-            hint="train its model further, in another run: gpt train"
-            f" {quote(config.data.sources[0])} train.init_from={base} train.steps=N",
+            hint=_train_further(config, "train.steps=N"),
         )
     fixed = (
         overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)
@@ -55,7 +53,12 @@ def choose_for_budget(
     config_path = Path(config.run_dir, "config.yaml")
     if config_path.is_file():
         run = load_config(config_path)
-        return choice_of_run(config, run, fixed) if run.train.budget == config.train.budget else config
+        if run.train.budget == config.train.budget:
+            return choice_of_run(config, run, fixed)
+        if run.train.budget is not None:
+            further = _train_further(config, f"train.budget={config.train.budget}")
+            raise RequestError(f"{config.run_dir} was planned for train.budget={run.train.budget}", hint=further)
+        return config
     if together:
         raise RequestError(
             "train.budget is measured and chosen for one process",
@@ -64,6 +67,12 @@ def choose_for_budget(
     corpus = prepare_corpus(config.data, config.tokenizer, note=note)
     seconds = (parse_duration(config.train.budget) or 0) - (time.perf_counter() - started)
     return config_for_budget(config, seconds, corpus, fixed, note)
+
+
+def _train_further(config: "Config", length: str) -> str:
+    """The way out where a run has another length than is asked for."""
+    command = join(["gpt", "train", *config.data.sources, f"train.init_from={config.run_dir}", length])
+    return f"train its model further, in another run: {command}"
 
 
 def refuse_to_lift(config: "Config", file: Path, overrides: Sequence[str]) -> None:
