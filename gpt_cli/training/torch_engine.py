@@ -25,7 +25,9 @@ from gpt_cli.training.grad_scaler import GradScaler
 class TorchEngine:
     """The model by torch's autograd: eager, or compiled as one graph for training and one for evaluation.
 
-    If compiling fails, in the forward or the backward pass, that is reported once, and the run continues eager.
+    If compiling fails twice, in the forward or the backward pass, that is reported once, and the run continues eager.
+    It is tried twice, since Ctrl-C reaches the compiler, too, which ends: the step that is then saved is compiled, as
+    it is without the interruption.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class TorchEngine:
         self.eager = loss_function(model, packed=packed)
         self.loss = self.eager
         self.eval_shape: torch.Size | None = None
+        self.compile_has_failed = False
         if compile_mode is not None:
             note("torch compiles the first step, which takes up to a minute")
             warnings.filterwarnings("ignore", module=r"torch\._inductor")  # advice for those who write the compiler
@@ -56,11 +59,11 @@ class TorchEngine:
 
     def forward_backward(self, inputs: Tensor, targets: Tensor, loss_normalizer: int | Tensor, seed: int) -> Tensor:
         """See `Engine`."""
-        try:
-            return self._forward_backward(inputs, targets, loss_normalizer, seed)
-        except Exception as error:  # what compilers raise has no common base class
-            self._fall_back(error)
-        return self._forward_backward(inputs, targets, loss_normalizer, seed)
+        while True:
+            try:
+                return self._forward_backward(inputs, targets, loss_normalizer, seed)
+            except Exception as error:  # what compilers raise has no common base class
+                self._compile_again_or_fall_back(error)
 
     def _forward_backward(self, inputs: Tensor, targets: Tensor, loss_normalizer: int | Tensor, seed: int) -> Tensor:
         torch.manual_seed(seed)
@@ -83,17 +86,27 @@ class TorchEngine:
         """See `Engine`. The first shape is compiled; others, such as a text's last windows, are computed eagerly."""
         self.eval_shape = self.eval_shape or inputs.shape
         with self.runtime.autocast():
-            if inputs.shape == self.eval_shape:
+            while inputs.shape == self.eval_shape:
                 try:
                     return self.loss(inputs, targets, "sum").clone()  # a replay would overwrite it
                 except Exception as error:
-                    self._fall_back(error)
+                    self._compile_again_or_fall_back(error)
             return self.eager(inputs, targets, "sum")
 
-    def _fall_back(self, error: Exception) -> None:
-        """Compute eagerly from now on; re-raises `error` if it is eager already or memory was too small."""
+    def _compile_again_or_fall_back(self, error: Exception) -> None:
+        """Have the step be tried again, at the second failure eagerly, as from then on.
+
+        Re-raises `error` if it is eager already or memory was too small.
+        """
         if self.loss is self.eager or is_out_of_memory(error):
             raise error
+        if not self.compile_has_failed:
+            from torch._inductor.utils import clear_caches
+
+            self.compile_has_failed = True
+            torch.compiler.reset()
+            clear_caches()  # they keep the failure
+            return
         self.loss, self.reuses_gradients = self.eager, False
         self.note(f"torch.compile does not work here ({first_line(error)}); continuing without it")
 

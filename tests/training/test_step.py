@@ -82,6 +82,29 @@ def test_a_compile_that_fails_is_told_once_and_the_run_is_the_eager_one(tmp_path
     assert timeless(summary.run_dir) == timeless(eager.run_dir)
 
 
+@pytest.mark.system
+@pytest.mark.filterwarnings("default")
+def test_a_compiler_that_a_signal_ended_is_started_again_and_the_run_is_the_compiled_one(tmp_path, monkeypatch, capsys):
+    compiled = TorchEngine._forward_backward
+    begun = []
+
+    def interrupted(self, *args, **kwargs):
+        if self.loss is not self.eager and not begun:
+            begun.append(1)
+            raise AttributeError("its compiler was ended")
+        assert self.loss is not self.eager
+        return compiled(self, *args, **kwargs)
+
+    compiling_with(monkeypatch, "aot_eager")
+    expected = run(make_config(tmp_path, *BY_TORCH, name="expected"))
+    monkeypatch.setattr(TorchEngine, "_forward_backward", interrupted)
+    compiling_with(monkeypatch, "aot_eager")
+    actual = run(make_config(tmp_path, *BY_TORCH))
+    assert begun
+    assert "does not work here" not in capsys.readouterr().out
+    assert weights(actual) == weights(expected)
+
+
 def engines(compile_mode: str | None, dropout: float = 0.0) -> tuple[TrainingState, Callable[[], list[torch.Tensor]]]:
     """A state, and the gradients that its engine computes of two micro-batches."""
     config = parse_config("", "t", [*TINY, f"model.dropout={dropout}", "runtime.engine=torch"])
