@@ -367,9 +367,10 @@ def message_for(message: str, arguments: Sequence[str], command: Any) -> str:
     options = _options_of(arguments, command)
     if "--val-fraction" not in options or message.startswith("--compare"):
         return message
-    from gpt_cli.config.keys import fields
 
     def name(match: re.Match[str]) -> str:
+        from gpt_cli.config.keys import fields
+
         option = f"--{match[2].replace('_', '-')}"
         is_key = match[1] in fields() and option in options  # not data.json, a file
         return f"{option}{' ' * len(match[3])}" if is_key else match[0]

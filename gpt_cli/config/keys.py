@@ -82,6 +82,15 @@ def get_key(config: Config, key: str) -> Any:
     return getattr(getattr(config, section) if section else config, name)
 
 
+def dotted_keys(values: Mapping[str, object]) -> frozenset[str]:
+    """The keys of nested `values`, as `section.key`."""
+    return frozenset(
+        key
+        for name, value in values.items()
+        for key in ((f"{name}.{inner}" for inner in value) if isinstance(value, Mapping) else (name,))
+    )
+
+
 def replace_keys(config: Config, values: ConfigValues) -> Config:
     """`config` with these values, which are not validated."""
     for key, value in values.items():
@@ -169,10 +178,15 @@ def suggest(path: KeyPath, value: object = None) -> str | None:
         return f"did you mean {assignment(name, FOREIGN_KEYS[name], str(value))}?"
     suggestions = _closest_keys(".".join(around), name)
     if isinstance(value, Mapping) and not around:  # `optimizer:` with keys of its own is a section, not its name
-        suggestions = [key for key in dict.fromkeys(key.partition(".")[0] for key in suggestions) if key in sections()]
+        suggestions = _closest_sections(name) or list(dict.fromkeys(key.partition(".")[0] for key in suggestions))
     if suggestions:
         return f"did you mean {join_or(suggestions)}?"
     return None
+
+
+def _closest_sections(name: str) -> list[str]:
+    begun = [section for section in sections() if name.startswith(section)]  # model_config, evaluation
+    return begun or get_close_matches(name, sections(), 1, 0.7)
 
 
 def key_for(name: str) -> str | None:

@@ -28,6 +28,10 @@ from gpt_cli.files.safe_io import how_to_permit
 _OLD_DEFAULTS = {"rope_rounding": "power"}
 
 
+class NotAConfigError(RequestError):
+    """A text is given where a config is expected."""
+
+
 def _check_sum(path: Path) -> None:
     """Raise DamagedError unless the config.yaml of a run is what its SHA256SUMS says."""
     try:
@@ -56,7 +60,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         config = parse_config(text, str(path), overrides, of_run=run_dir is not None)
     except RequestError as error:
         if path.suffix.lower() not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
-            error.hint = _for_a_text(path, overrides)
+            hint = _for_a_text(path, overrides)
+            raise NotAConfigError(error.message, where=error.where, hint=hint) from error.__cause__
         raise
     if run_dir is not None:
         written = parse_config(text, str(path), of_run=True) if overrides else config
@@ -159,8 +164,10 @@ def read_config_file(path: Path, overrides: Sequence[str] = ()) -> str:
         hint = how_to_permit(path) if error.errno == errno.EACCES else None
         raise fails(f"cannot read the config file {path}: {reason}", hint=hint) from error
     if len(data) > SIZE_LIMIT:
-        hint = _for_a_text(path, overrides) if path.suffix.lower() not in _YAML else None
-        raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file", hint=hint)
+        message = f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file"
+        if path.suffix.lower() not in _YAML:
+            raise NotAConfigError(message, hint=_for_a_text(path, overrides))
+        raise RequestError(message)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -174,11 +181,8 @@ def read_config_file(path: Path, overrides: Sequence[str] = ()) -> str:
 
 def _for_a_text(path: Path, overrides: Sequence[str] = ()) -> str:
     """The way out where a text is given for a config. `overrides` that say how it is read belong to that."""
-    base = next((one.partition("=")[2] for one in overrides if one.startswith("train.init_from=")), "")
-    if (Path(base) / "run.json").is_file():
-        keys = [f"data.source={path}", f"tokenizer.file={base}/tokenizer.json"]
-        keys += ["data.format=labelled", "sample.every=null"] if "task.kind=classes" in overrides else []
-        return f"in its place name the config of that run, and the text: {join([f'{base}/config.yaml', *keys])}"
+    if any(one.startswith("train.init_from=") for one in overrides):  # that run decides on the rest of the config
+        return f"a text is trained on without a config: {join(['gpt', 'train', str(path), *overrides])}"
     reads = [quote(one) for one in overrides if one.startswith(("data.", "task.kind="))]
     command = " ".join(["gpt config init", quote(str(path)), *reads, "-o", quote(f"{path.stem}.yaml")])
     return f"a config for a text is written by: {command}"

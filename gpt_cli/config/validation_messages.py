@@ -141,8 +141,9 @@ def _item(text: str) -> str:
 
 
 def _suggest_minutes(key: str, value: object) -> str | None:
+    """The number of minutes that a time such as 90s is, for a key that counts them."""
     seconds = parse_duration(value) if isinstance(value, str) and key.endswith("_minutes") else None
-    return None if seconds is None else f"write {seconds / 60:.4g}"
+    return None if seconds is None else f"write {seconds / 60:.10g}"
 
 
 def _suggest_null(key: str, value: object) -> str | None:

@@ -92,7 +92,7 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
                 f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {position:,}",
                 where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
                 hint="name the encoding it has: --encoding latin-1 (data.encoding=latin-1), for instance;"
-                " if the other texts are UTF-8, write it anew as UTF-8",
+                f" if other texts beside it are {encoding.upper()}, write it anew as {encoding.upper()}",
             ) from error
         except UnicodeError as error:  # UTF-16 or UTF-32 without a byte order mark
             raise UserError(

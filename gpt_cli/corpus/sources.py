@@ -216,8 +216,8 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
     hint = similar_path(path)
     if hint is None and len(str(path).split()) > 1:
         hint = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
-    if hint is None and next(path.parent.glob("*/run.json"), None) is not None:
-        hint = "gpt runs lists the runs there are"
+    if hint is None and not path.suffix and next(path.parent.glob("*/run.json"), None) is not None:
+        hint = f"gpt runs --dir {quote(str(path.parent))} lists the runs there are"
     raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
 
 

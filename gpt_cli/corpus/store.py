@@ -175,7 +175,7 @@ class TokenStore:
         """The files of a split, each with its number of ids. Raises RequestError if the store has no such split."""
         part = self._manifest.part(split)
         if part is None:
-            hint = "gpt tokenize TEXT --test-fraction 0.05 makes a store that has one"
+            hint = f"gpt tokenize TEXT --{split}-fraction 0.05 makes a store that has one"
             raise MissingSplitError(f"{self.path} has no {split} split", hint=hint)
         return [(self.path / Path(shard.file).name, shard.tokens) for shard in part.shards]
 

@@ -52,7 +52,8 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
     gguf = gguf_package()
     if not file.is_file():
         problem = f"{file} is a directory, not a GGUF file" if file.is_dir() else f"there is no file {file}"
-        raise RequestError(problem, hint=similar_path(file) or "gpt export RUN model.gguf writes one")
+        similar = None if file.exists() else similar_path(file)
+        raise RequestError(problem, hint=similar or "gpt export RUN model.gguf writes one")
     try:
         reader = gguf.GGUFReader(file)
         keys = {key: value.contents() for key, value in reader.fields.items() if not key.startswith("GGUF.")}

@@ -9,10 +9,11 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 
-from gpt_cli.errors import UserError, did_you_mean
+from gpt_cli.errors import UserError
 from gpt_cli.terminal.plural import plural
 
 CHUNK = 1 << 20
@@ -137,9 +138,14 @@ def list_directory(path: Path) -> list[str]:
 
 
 def similar_path(path: Path) -> str | None:
-    """A hint where there is no file `path`: the one beside it whose name is most like its name, or None."""
-    beside = list_directory(path.parent) if path.parent.is_dir() else []
-    return did_you_mean(path.name, beside, "" if path.parent == Path() else f"{path.parent}{os.sep}")
+    """A hint where there is no file `path`: the one beside it whose name is most like its name; None if none is."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name != path.name]
+        close = get_close_matches(path.name, sorted(names), 1)
+        "".join([path.name, *close]).encode()  # a name that is not UTF-8 could not be typed
+    except (OSError, ValueError):
+        return None
+    return f"did you mean {path.parent / close[0]}?" if close else None
 
 
 def sync_directory(path: Path) -> None:

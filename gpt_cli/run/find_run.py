@@ -68,6 +68,14 @@ def is_gguf(path: Path) -> bool:
             return file.read(4) == b"GGUF"
 
 
+def run_and_step(path: Path) -> tuple[Path, int] | None:
+    """(run, step) of RUN@STEP, as a server names checkpoints; None for another name, and where there is no such run."""
+    name, _, step = path.name.rpartition("@")
+    if not name.strip(".") or not re.fullmatch("[0-9]{1,18}", step) or not os.path.isfile(path.with_name(name) / RUN):
+        return None
+    return path.with_name(name), int(step)
+
+
 def _hint_at_checkpoint(name: str, kept: list[Path]) -> str:
     """A suggestion of the checkpoint among `kept` whose step `name` ends with, else of the newest."""
     digits = re.search(r"[0-9]{1,18}$", name)
@@ -84,9 +92,8 @@ def _find_named(path: Path) -> Path:
     if not path.exists():
         if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
             raise RequestError(f"there is no checkpoint at {path}", hint=_hint_at_checkpoint(path.name, kept))
-        run, _, step = path.name.rpartition("@")  # as a server names checkpoints
-        if run.strip(".") and step.isdecimal() and (kept := list_checkpoints(path.with_name(run))):
-            raise RequestError(f"there is no run at {path}", hint=_hint_at_checkpoint(step, kept))
+        if (named := run_and_step(path)) is not None and (kept := list_checkpoints(named[0])):
+            raise RequestError(f"there is no run at {path}", hint=_hint_at_checkpoint(str(named[1]), kept))
         near = Path("runs") / path
         if not (near / RUN).is_file():
             runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}

@@ -14,7 +14,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -96,8 +96,13 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def last_logged_step(run_dir: Path) -> int:
-    """The last step that the logs tell of, 0 if there is none: of a run without a checkpoint they are lost."""
-    last = read_events(run_dir)[-1:]  # the end of a training, which has its last step; earlier ones may have begun anew
+    """The last step that the logs tell of, 0 if there is none: of a run without a checkpoint they are lost.
+
+    Raises DamagedError for a bad line of metrics.jsonl; a bad one of events.jsonl is passed over.
+    """
+    last: list[dict[str, Any]] = []
+    with suppress(DamagedError):
+        last = read_events(run_dir)[-1:]  # the end of a training tells its last step; earlier ones may have begun anew
     steps = [line.get("step") for line in [*read_metrics(run_dir), *last]]
     return max((step for step in steps if isinstance(step, int)), default=0)
 

@@ -36,7 +36,7 @@ def load_run_corpus(
 ) -> Corpus:
     """The text of a run in its splits, as it was when the training began. `instead` is another way out, for hints.
 
-    Raises RequestError for a run that has no text or whose text is gone or has changed.
+    Raises RequestError for a run that has no text, whose text is gone or has changed, or that lacks the test split.
     """
     if "text_sha256" not in trained.state:
         raise RequestError(f"{trained.path} was imported, so it has no text of its own", hint=instead)

@@ -22,7 +22,7 @@ from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.evaluate import EvalMetrics
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.schedule import lr_multiplier
+from gpt_cli.training.schedule import cut_short
 from gpt_cli.training.state import TrainingState
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -67,7 +67,7 @@ class Console:
             f"  model  {parameters:,} parameters, context {config.model.context_length};"
             f" {plural(config.train.steps, 'step')} of {plural(config.train.batch_size, 'sequence')}{coverage}\n"
             f"{_trained_part(config, state)}"
-            f"{_warmup(config) if finished is None else ''}"
+            f"{_rate(config) if finished is None else ''}"
             f"  device {runtime.describe()}{', compiled code' if state.is_native else ''}"
         )
         if finished is None and config.task.kind == "language" and stats["val"].tokens < _FEWEST_VALIDATED:
@@ -170,13 +170,10 @@ def _unknown(corpus: Corpus) -> str:
     return f"  <unk>  {share:.2%} of the validation text: characters that the vocabulary lacks\n" if share else ""
 
 
-def _warmup(config: Config) -> str:
-    """A line where the run ends before the learning rate has reached its peak."""
-    warmup, steps = config.schedule.warmup_steps, config.train.steps
-    if not 0 < steps < warmup:
-        return ""
-    highest = lr_multiplier(steps - 1, steps, config.schedule)
-    return f"  rate   {100 * highest:.2g}% of its peak at the end: schedule.warmup_steps is {warmup:,}\n"
+def _rate(config: Config) -> str:
+    """A line where the warm-up takes most of the run."""
+    what = cut_short(config.train.steps, config.schedule)
+    return "" if what is None else f"  rate   {what}\n"
 
 
 def _trained_part(config: Config, state: TrainingState) -> str:

@@ -25,3 +25,17 @@ def lr_multiplier(step: float, steps: int, config: ScheduleConfig) -> float:
         case "wsd":
             start = max(config.warmup_steps, steps * (1.0 - config.decay_fraction))
             return 1.0 - (1.0 - low) * max(0.0, step - start) / max(1.0, steps - start)
+
+
+def cut_short(steps: int, config: ScheduleConfig) -> str | None:
+    """The part of the schedule that the warm-up leaves no room for in `steps`, in words: its peak, or most of its decay.
+
+    None where there is room.
+    """
+    warmup, decay = config.warmup_steps, config.decay_fraction * steps
+    because = f"schedule.warmup_steps is {warmup:,}"
+    if 0 < steps <= warmup:
+        return f"{100 * lr_multiplier(steps - 1, steps, config):.2g}% of its peak at the end: {because}"
+    if config.kind == "wsd" and 0 < steps - warmup < decay / 2:
+        return f"falls in {steps - warmup:,} steps, not in {decay:.0f}: {because}"
+    return None

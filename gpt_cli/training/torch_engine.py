@@ -101,7 +101,7 @@ class TorchEngine:
         if self.loss is self.eager or is_out_of_memory(error):
             raise error
         if not self.compile_has_failed:
-            from torch._inductor.utils import clear_caches
+            from torch._inductor.utils import clear_caches  # noqa: PLC0415 - loads the compiler
 
             self.compile_has_failed = True
             torch.compiler.reset()

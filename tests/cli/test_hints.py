@@ -60,7 +60,8 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for run in ("my new", "my other", "my third"):
             shutil.copytree("runs/bytes", f"runs/{run}")
             shutil.rmtree(f"runs/{run}/checkpoints")
-            Path(f"runs/{run}/metrics.jsonl").unlink()
+            for log in ("metrics.jsonl", "events.jsonl"):
+                Path(f"runs/{run}", log).unlink()
         shutil.copytree("store", "my store")
         for exported in ("my model", "my model.gguf"):
             assert main(["export", "runs/book", exported]) == 0

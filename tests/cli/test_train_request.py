@@ -111,6 +111,11 @@ def test_a_key_of_a_file_without_effect_is_told_once(gpt_here):
         assert "no effect" not in gpt_here("train", *arguments, "--dry-run").stderr
 
 
+def test_what_a_recipe_sets_is_not_told_as_a_key_of_the_file(capsys):
+    Path("c.yaml").write_text("recipe: speed\ndata: {source: s.txt}\n")
+    assert "no effect" not in notes(capsys, "c.yaml", "optim.name=adamw", "schedule.kind=cosine")[1]
+
+
 def test_no_key_of_the_configs_is_without_effect(capsys):
     for config in sorted((ROOT / "configs").rglob("*.yaml")):
         assert "no effect" not in notes(capsys, str(config), "data.source=s.txt")[1]

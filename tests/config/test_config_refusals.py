@@ -116,6 +116,8 @@ def test_a_wrong_value_is_named_with_its_place_and_the_way_out(text: str) -> Non
         ("scheduler: {kind: cosine}", "scheduler", "did you mean schedule?"),
         ("dataset: {source: a.txt}", "dataset", "did you mean data?"),
         ("qwertz: 3", "qwertz", None),
+        ("evaluation: {every: 3}", "evaluation", "did you mean eval?"),
+        ("model_config: {n_layer: 3}", "model_config", "did you mean model?"),
         ("qwertz: {steps: 3}", "qwertz", None),
         ('"\\e[2J\\n": 3', "\\x1b[2J\\x0a", None),
     ],
@@ -153,7 +155,8 @@ def test_an_override_that_would_cut_examples_is_refused_however_it_is_written(
 
 
 def test_words_of_other_trainers_lead_to_values_that_a_key_takes() -> None:
-    taken = {word for key in fields() for word in accepted_types(schema_of(key))} | {"qkv", "out", "up", "down"}
+    taken = {word for key in fields() for word in accepted_types(schema_of(key))}
+    taken |= set(schema_of("lora.targets")["items"]["enum"])
     assert set(FOREIGN_VALUES.values()) <= taken
     assert not set(FOREIGN_VALUES) & (taken - set(PRECISIONS))
     assert "hint: did you mean qkv?" in refusal("lora: {rank: 4, targets: [q_proj]}")

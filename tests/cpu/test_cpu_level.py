@@ -32,8 +32,6 @@ from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.runtime.processor import processor_name
 from gpt_cli.training.native_gradcheck import check_native_gradients
 
-pytestmark = pytest.mark.system
-
 AMD64 = platform.machine() in ("x86_64", "AMD64")
 amd64 = pytest.mark.skipif(not AMD64, reason="levels are those of x86-64")
 MODEL = ModelConfig(n_layer=2, n_embd=64, n_head=2, context_length=32, zero_init=False)
@@ -105,6 +103,7 @@ def test_a_level_is_compiled_for_and_chosen_for_as_a_processor_without_bf16(
     assert key_of(DECODER, compiler) != level_key
 
 
+@pytest.mark.system
 def test_torch_and_what_it_brings_keep_to_the_level(level: str) -> None:
     code = (
         "import sys; from gpt_cli.cli.main import main; main(['--version']); assert 'torch' not in sys.modules\n"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from gpt_cli import files
 from gpt_cli.errors import UserError
 from gpt_cli.files import AppendOnlyFile, DamagedError, DirectoryLock, DiskError, ExistsError, LockedError
+from gpt_cli.files.safe_io import similar_path
 from tests.support.faulty_disk import HINTS, FaultyDisk
 from tests.support.lock import locked_elsewhere
 
@@ -503,3 +504,14 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert files.cache_dir() == tmp_path / ".cache" / "gpt"
     assert not (tmp_path / ".cache").exists()
+
+
+def test_a_missing_file_is_answered_by_the_one_most_like_it_or_by_none(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").touch()
+    (tmp_path / "gone.txt").symlink_to("nowhere")
+    assert similar_path(tmp_path / "promts.txt") == f"did you mean {tmp_path / 'prompts.txt'}?"
+    for name in ("gone.txt", "qwertz", "no\0thing", "x" * 5000, "prompts.txt/inside", "nowhere/prompts.txt"):
+        assert similar_path(tmp_path / name) is None
+    assert similar_path(Path(os.sep, "tmpp")) in ("did you mean /tmp?", None)
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
+    assert similar_path(tmp_path / "cafe.txt") is None

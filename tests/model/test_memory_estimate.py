@@ -10,8 +10,6 @@ from gpt_cli.training.state import TrainingState
 from tests.support.command import ROOT
 from tests.support.gpu_allocations import allocations_of_a_gpu
 
-pytestmark = pytest.mark.system
-
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 VOCABULARY = {"char": 90, "byte": 256}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -40,6 +38,7 @@ def assert_near(config: Config, vocab_size: int, precision: str) -> None:
     assert all(size >= 0 for size in estimate.values())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_estimate_of_a_shipped_config_is_what_a_step_allocates(path):
     """At full width, context and batch; of the layers, which are alike, two. Other precisions are below, by option."""
@@ -49,12 +48,14 @@ def test_the_estimate_of_a_shipped_config_is_what_a_step_allocates(path):
     assert_near(config, VOCABULARY.get(config.tokenizer.kind, config.tokenizer.vocab_size), "bf16")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("precision", DTYPES)
 def test_the_estimate_of_gpt2_at_full_size_is_what_a_step_allocates(precision):
     path = next(path for path in CONFIGS if path.stem == "gpt2_124m")
     assert_near(load_config(path), 50_257, precision)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize(
     "overrides",
@@ -72,12 +73,14 @@ def test_the_estimate_knows_every_option(overrides, precision):
     assert_near(parse_config("", "t", [*SMALL, *overrides]), 90, precision)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("overrides", [(), ("model.logit_softcap=20", "train.micro_batch_size=4")])
 def test_the_estimate_knows_the_loss_in_pieces(overrides, precision):
     assert_near(parse_config("", "t", [*SMALL, *overrides]), 300_000, precision)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "overrides", [(), ("lora.targets=[out]",), ("lora.targets=[qkv, out, up, down]", "lora.rank=16")]
 )

@@ -10,11 +10,10 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.report import explain_plots
 
-pytestmark = pytest.mark.system
-
 DEFAULT = Config()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("part", get_args(explain_plots.FigureName))
 def test_every_part_is_drawn_and_the_same_config_gives_the_same_bytes(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,8 +17,6 @@ from gpt_cli.report.plot import YAxis, plot_runs
 from gpt_cli.report.series import moving_average, series
 from gpt_cli.terminal.table import render_pairs, render_table
 
-pytestmark = pytest.mark.system
-
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
@@ -45,6 +43,7 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "runs" / "small", metrics())
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
 def test_the_suffix_is_the_format_and_equal_metrics_give_equal_bytes(run: Path, tmp_path: Path, suffix: str) -> None:
     pictures = [tmp_path / f"{name}{suffix}" for name in "ab"]
@@ -54,6 +53,7 @@ def test_the_suffix_is_the_format_and_equal_metrics_give_equal_bytes(run: Path, 
     assert pictures[0].read_bytes() == pictures[1].read_bytes()
 
 
+@pytest.mark.system
 def test_a_picture_of_several_runs_names_every_run_whatever_it_is_called(tmp_path: Path) -> None:
     names = ["plain", "_hidden", "$x_1$", "100%", "日本", "a\x1b[31mb", *"123456789"]
     runs = [make_run(tmp_path / name, metrics()) for name in names]
@@ -128,6 +128,7 @@ def of_classes(steps: int = 8) -> list[dict[str, float]]:
     return [{"step": step, "time": step, "val_loss": 1 - step / 10, "accuracy": step / 10} for step in range(steps)]
 
 
+@pytest.mark.system
 def test_the_loss_of_classes_is_per_text_and_their_accuracy_is_drawn_with_its_highest(tmp_path: Path) -> None:
     classes, language = make_run(tmp_path / "classes", of_classes()), make_run(tmp_path / "language", metrics())
     cases: list[tuple[str, list[Path], YAxis, str]] = [

@@ -28,8 +28,6 @@ from tests.support.command import Run
 from tests.support.tiny_gpt import CONTEXT, OPTIONS, VOCAB_SIZE, make_model, reference_logits
 from tests.support.untrained_run import make_checkpoint
 
-pytestmark = pytest.mark.system
-
 PROMPTS = st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=2 * CONTEXT)
 ROUNDING = 1e-4
 
@@ -75,6 +73,7 @@ def check(model: GPT, prompt: list[int], alpha: float, k: int, n: int) -> None:
         text.append(token)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "rope", "alibi", "none"])
 @pytest.mark.parametrize(("alpha", "k"), [(0.6, 4), (0.1, 2), (1.0, 5), (0.5, 1), (0.5, 64)])
 def test_it_writes_what_the_uncached_definition_writes_past_the_context_too(
@@ -89,6 +88,7 @@ def test_it_writes_what_the_uncached_definition_writes_past_the_context_too(
         assert search(model, prompt, alpha, k, 2 * CONTEXT) == text[len(prompt[-CONTEXT:]) :]
 
 
+@pytest.mark.system
 @settings(max_examples=40)
 @given(OPTIONS, PROMPTS, st.floats(0.01, 1), st.integers(1, VOCAB_SIZE))
 def test_every_model_option_writes_what_the_uncached_definition_writes(
@@ -149,6 +149,7 @@ def test_a_text_does_not_depend_on_the_other_prompts_nor_on_the_batch_size() -> 
     assert together == alone
 
 
+@pytest.mark.system
 def test_past_the_context_a_token_costs_the_same_however_long_the_text() -> None:
     model = make_model(context_length=16)
     computed: list[int] = []
@@ -193,6 +194,7 @@ def searching_run(tmp_path: Path, searches: dict[str, Any]) -> Path:
     return save(tmp_path / "searching", 3, weights, {}, {}, config, tokenizer)
 
 
+@pytest.mark.system
 def test_the_command_line_writes_it_and_0_takes_it_back(sample: Run, tmp_path: Path) -> None:
     char_run = make_checkpoint(tmp_path / "char", CharTokenizer("\nabcdefgh"))
     options = ("--run", char_run, "--prompt", "ab", "--max-new-tokens", 40)
@@ -217,6 +219,7 @@ def test_the_command_line_writes_it_and_0_takes_it_back(sample: Run, tmp_path: P
         assert message in err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("searches", "flags", "message"),
     [

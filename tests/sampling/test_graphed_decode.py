@@ -29,8 +29,6 @@ from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.support.tiny_gpt import CONTEXT, OPTIONS, PROMPTS, VOCAB_SIZE, make_model
 
-pytestmark = pytest.mark.system
-
 CPU = torch.device("cpu")
 
 
@@ -71,6 +69,7 @@ def generate_ids(
 # The cache
 
 
+@pytest.mark.system
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(OPTIONS, st.lists(st.integers(1, 3), min_size=1, max_size=3), st.booleans())
 def test_a_static_cache_is_the_cache_it_stands_for(options: dict[str, Any], lengths: list[int], ragged: bool) -> None:
@@ -112,6 +111,7 @@ def test_attention_reads_a_power_of_two_of_keys_that_holds_the_next_one(monkeypa
 # The text
 
 
+@pytest.mark.system
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(OPTIONS, PROMPTS, st.booleans())
 def test_captured_steps_write_what_eager_ones_write_within_the_context_and_past_it(
@@ -132,6 +132,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", FILTERS)
 @pytest.mark.parametrize("prompts", [[[1, 2]], [[1, 2, 3]] * 3, [[1], [2, 3, 4], [5] * 30, [1]]], ids=str)
 @pytest.mark.parametrize("steps", [2, 30])
@@ -156,6 +157,7 @@ def texts(
     return [(text.text(), text.tokens, text.finish_reason) for text in actual]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("stop", [(), ("a", "\x00")])
 def test_a_text_that_ends_in_the_middle_of_a_chunk_ends_where_it_did_and_ends_no_other(stop: tuple[str, ...]) -> None:
     tokenizer = train_tokenizer(["a bc"], TokenizerConfig(kind="bpe", vocab_size=257))
@@ -168,6 +170,7 @@ def test_a_text_that_ends_in_the_middle_of_a_chunk_ends_where_it_did_and_ends_no
     assert len({len(tokens) for _, tokens, reason in actual if reason != "length"}) > 1
 
 
+@pytest.mark.system
 def test_the_token_for_unknown_characters_is_not_written() -> None:
     tokenizer = CharTokenizer("ab", has_unknown=True)
     model = make_model(vocab_size=3)
@@ -196,6 +199,7 @@ def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
 # What a step needs
 
 
+@pytest.mark.system
 def test_no_decode_step_asks_the_device_for_a_number() -> None:
     """On the meta device there are none: a step that asked would raise."""
     model = make_model(context_length=64).to("meta")
@@ -217,6 +221,7 @@ def test_no_decode_step_asks_the_device_for_a_number() -> None:
         outputs[0].tolist()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "settings",
     [
@@ -240,6 +245,7 @@ def test_there_are_no_cuda_graphs_on_a_cpu() -> None:
     assert not graphs_available(CPU)
 
 
+@pytest.mark.system
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # how torch looks into one
 def test_a_compiled_step_is_one_graph_for_each_bucket_and_writes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
@@ -285,6 +291,7 @@ def failing_capture(nth_capture: int, nth_replay: int, error: Exception) -> Any:
     return capture
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("prompts", [[[1, 2]], [[1], [2, 3, 4], [5] * 30]], ids=str)
 @pytest.mark.parametrize("where", [(0, -1), (1, -1), (0, 0), (0, 1), (1, 3)], ids=str)
 @pytest.mark.parametrize("error", [RuntimeError(), torch.OutOfMemoryError("CUDA out of memory\nand its trace")])
@@ -304,6 +311,7 @@ def test_where_a_capture_or_a_replay_fails_the_same_text_goes_on_with_one_note(
         assert "\n" not in note
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("where", [None, (0, 3), (1, -1)], ids=str)
 def test_log_probabilities_are_whole_even_where_a_replay_fails_in_the_middle(where: tuple[int, int] | None) -> None:
     model, tokenizer = make_model(256, context_length=12, n_layer=1), ByteTokenizer()

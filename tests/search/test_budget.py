@@ -36,8 +36,6 @@ from gpt_cli.search.time_budget import (
 )
 from gpt_cli.training import loop
 
-pytestmark = pytest.mark.system
-
 SMALL = BudgetCandidate((2, 2, 64), 64, 12, 100_000, 0.01)
 MIDDLE = BudgetCandidate((4, 4, 128), 128, 16, 800_000, 0.05)
 LARGE = BudgetCandidate((4, 4, 256), 256, 8, 3_200_000, 0.2)
@@ -200,6 +198,7 @@ def test_a_text_that_is_read_more_often_is_never_regularized_less(few, many, tok
         assert all(less[key] <= more[key] for key in less)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("own", [["recipe=classic"], ["optim.name=adamw"], ["optim.weight_decay=0.05"], []])
 def test_a_recipe_another_optimizer_and_a_decay_that_is_asked_for_keep_theirs(book, monkeypatch, own):
     monkeypatch.chdir(book.parent)
@@ -283,6 +282,7 @@ def pretend_to_measure(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 CHEAP = ["runtime.threads=1", "runtime.device=cpu", "model.n_layer=1", "model.n_embd=16", "model.n_head=2"]
 
 
+@pytest.mark.system
 def test_a_batch_of_a_bpe_has_half_as_many_tokens_as_one_of_characters(book, monkeypatch, capsys):
     monkeypatch.chdir(book.parent)
     measured = {}
@@ -306,6 +306,7 @@ def test_a_batch_of_a_candidate_is_a_multiple_of_the_micro_batch_that_is_asked_f
     assert all(config.train.batch_size % 4 == 0 for config in measurements)
 
 
+@pytest.mark.system
 def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypatch, capsys):
     monkeypatch.chdir(book.parent)
     measurements = pretend_to_measure(monkeypatch)
@@ -344,6 +345,7 @@ def test_one_candidate_that_was_disturbed_does_not_end_the_search(book, monkeypa
     assert len(measurements) > 2
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("stop", [None, "train.patience=3", "train.until_loss=0.001"])
 def test_evaluations_that_cost_too_much_are_left_out_but_where_one_may_end_the_run(book, monkeypatch, stop):
     monkeypatch.chdir(book.parent)
@@ -354,6 +356,7 @@ def test_evaluations_that_cost_too_much_are_left_out_but_where_one_may_end_the_r
     assert (load_config(Path("runs/book/config.yaml")).eval.every is None) == (stop is None)
 
 
+@pytest.mark.system
 def test_a_budget_keeps_the_model_of_the_run_whose_weights_are_taken(book, monkeypatch):
     monkeypatch.chdir(book.parent)
     assert main(["train", "book.txt", *CHEAP, "model.context_length=24", "train.steps=1", "run_dir=runs/base"]) == 0
@@ -383,6 +386,7 @@ def test_a_wrong_budget_is_one_error(gpt_here, book, overrides, error, monkeypat
     assert not (book.parent / "runs").exists()
 
 
+@pytest.mark.system
 def test_a_run_ends_within_its_budget_by_a_quarter(book, monkeypatch, capsys):
     """By a clock that only training moves: a step takes as long as its work would take at 10 GFLOP/s."""
     book.write_text(LINE * 5_000)

@@ -16,8 +16,6 @@ from gpt_cli.search.auto_config import fit_config
 from gpt_cli.search.text_statistics import measure_source
 from tests.support.command import ROOT
 
-pytestmark = pytest.mark.system
-
 ENGLISH = "".join(
     f"Once upon a time there were {n} mice, and the {n}th of them lived in a shoe.\n" for n in range(1000)
 )
@@ -34,6 +32,7 @@ def fit(path: Path, has_gpu: bool = False, cores: int = 2, **overrides: Any) -> 
     return fit_config({"data.source": str(path), **values}, run_dir="runs/x", has_gpu=has_gpu, cores=cores)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("has_gpu", [False, True])
 @pytest.mark.parametrize("pattern", [ENGLISH, CHINESE, "a", "ab\n"], ids=["english", "chinese", "one letter", "lines"])
 @pytest.mark.parametrize("characters", [200, 5_000, 100_000, 2_000_000])
@@ -51,6 +50,7 @@ def test_a_fitted_config_tokenizes_its_text_and_has_windows_to_train_and_to_vali
     assert all(reasons)
 
 
+@pytest.mark.system
 @settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(
@@ -135,6 +135,7 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.system
 @settings(max_examples=50, deadline=None)
 @given(
     width=st.integers(1, 200),
@@ -223,6 +224,7 @@ def test_a_longer_text_never_gets_a_smaller_model_or_context(tmp_path: Path) -> 
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.system
 def test_a_text_that_is_read_often_is_regularised(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text(text_of(2_000))
     (tmp_path / "long.txt").write_text(text_of(3_000_000))

@@ -18,8 +18,6 @@ from gpt_cli.search.source_format import measure_in_its_format
 from gpt_cli.training.example_batches import open_example_batches
 from gpt_cli.training.labelled_rows import with_labels
 
-pytestmark = pytest.mark.system
-
 WORDS = ["sun", "moon", "the sea", "in winter", "färben", "云"]
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map(" ".join)
 
@@ -48,6 +46,7 @@ def fit(source: Any, has_gpu: bool = False, **values: Any) -> tuple[Config, list
     return fit_config(requested, run_dir="runs/x", has_gpu=has_gpu, cores=2)
 
 
+@pytest.mark.system
 @settings(max_examples=40, deadline=None)
 @given(
     contents=st.lists(st.tuples(texts, texts), min_size=24, max_size=60),

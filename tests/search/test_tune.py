@@ -12,8 +12,6 @@ from gpt_cli.config import load_config
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.search.lr_range_test import debiased_ema, lr_range_test, suggest_lr
 
-pytestmark = pytest.mark.system
-
 RATES = [10 ** (-5 + i / 20) for i in range(100)]
 
 
@@ -50,6 +48,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tiny.yaml"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_it_draws_proposes_and_repeats(config, capsys, name):
     command = ["tune", str(config), f"optim.name={name}", "-o", "lr.png", "--steps", "40", "--json"]
@@ -74,6 +73,7 @@ def proposed(capsys, *arguments: str) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.system
 def test_a_classifier_is_tuned_on_the_loss_of_texts(config, capsys):
     Path("labelled.jsonl").write_text(LABELLED)
     test = proposed(capsys, str(config), *CLASSES)
@@ -84,6 +84,7 @@ def test_a_classifier_is_tuned_on_the_loss_of_texts(config, capsys):
     assert main(["train", "--config", str(config), *CLASSES, "optim.lr=auto", "train.steps=2", "run_dir=auto"]) == 0
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", [(), ("task.trains=head",), ("lora.rank=2",)], ids=["all", "head", "lora"])
 def test_a_model_that_is_trained_further_is_tuned_from_its_weights(config, capsys, how):
     Path("labelled.jsonl").write_text(LABELLED)
@@ -100,6 +101,7 @@ def test_a_model_that_is_trained_further_is_tuned_from_its_weights(config, capsy
         lr_range_test(load_config(config, [*CLASSES, "train.init_from=no-such-run"]), print)
 
 
+@pytest.mark.system
 def test_what_it_prints_are_overrides_of_a_run(config, capsys):
     assert main(["tune", str(config), "--steps", "30"]) == 0
     overrides = capsys.readouterr().out.split()
@@ -116,6 +118,7 @@ def test_a_wrong_request_is_one_error(config, capsys, arguments, error):
     assert error in capsys.readouterr().err
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["muon", "adamw"])
 def test_auto_trains_at_what_tune_proposes_and_a_run_that_goes_on_keeps_it(config, capsys, name):
     assert main(["tune", str(config), f"optim.name={name}", "optim.lr=auto", "--json"]) == 0

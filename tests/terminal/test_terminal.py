@@ -25,8 +25,6 @@ from gpt_cli.training import console as module
 from gpt_cli.training.console import Console
 from tests.support.command import ROOT, subprocess_env
 
-pytestmark = pytest.mark.system
-
 TINY = (
     *("model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"),
     *("sample.every=null", "runtime.threads=1"),
@@ -54,6 +52,7 @@ def watched(*arguments: str, cwd: Path, columns: int) -> str:
     return output.decode()
 
 
+@pytest.mark.system
 def test_a_run_shows_a_live_line_with_step_loss_rate_and_time_left(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("the king and the queen went to the town\n" * 50)
     output = watched("train", "book.txt", *TINY, "train.steps=3000", "eval.every=null", cwd=tmp_path, columns=110)
@@ -160,6 +159,7 @@ def test_a_table_fits_the_terminal_and_loses_no_word(monkeypatch: pytest.MonkeyP
     assert "".join(tables[2].split()).count("ab" * 32) == 1
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("columns", ["40", "60"])
 def test_verbs_keep_to_a_narrow_terminal(
     gpt_here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.config import ScheduleConfig
-from gpt_cli.training.schedule import lr_multiplier
+from gpt_cli.training.schedule import cut_short, lr_multiplier
 
 KINDS = ["cosine", "linear", "wsd", "constant"]
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -50,3 +50,21 @@ def test_each_kind_has_its_textbook_value_halfway():
 def test_every_update_has_a_rate_above_zero_and_at_most_the_peak(steps, warmup, kind, low, fraction):
     config = ScheduleConfig(kind=kind, warmup_steps=warmup, min_lr_ratio=low, decay_fraction=fraction)
     assert all(0 < lr_multiplier(step, steps, config) <= 1 for step in range(steps))
+
+
+@pytest.mark.parametrize(
+    ("steps", "kind", "words"),
+    [
+        (0, "wsd", None),
+        (19, "wsd", "90% of its peak at the end: schedule.warmup_steps is 20"),
+        (20, "wsd", "95% of its peak at the end: schedule.warmup_steps is 20"),
+        (20, "cosine", "95% of its peak at the end: schedule.warmup_steps is 20"),
+        (24, "wsd", "falls in 4 steps, not in 12: schedule.warmup_steps is 20"),
+        (26, "wsd", "falls in 6 steps, not in 13: schedule.warmup_steps is 20"),
+        (27, "wsd", None),
+        (24, "linear", None),
+        (40, "wsd", None),
+    ],
+)
+def test_a_run_without_room_for_its_schedule_is_told_so(steps, kind, words):
+    assert cut_short(steps, ScheduleConfig(kind=kind, warmup_steps=20, decay_fraction=0.5)) == words

@@ -26,13 +26,13 @@ def choose_for_budget(
     """
     from gpt_cli.config import load_config
     from gpt_cli.config.duration import parse_duration
-    from gpt_cli.config.keys import get_key
+    from gpt_cli.config.keys import dotted_keys, get_key
     from gpt_cli.config.load import merge_layers, read_config_file
     from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.run.run_files import run_of
     from gpt_cli.search.time_budget import SHAPE, choice_of_run, config_for_budget
 
-    overridden = _keys(merge_layers("", "the overrides", overrides).values)
+    overridden = dotted_keys(merge_layers("", "the overrides", overrides).values)
     if "train.budget" in overridden or run_of(config) is None:
         refuse_another_length({key: get_key(config, key) for key in overridden})
     elif asked := [key for key in _LENGTHS if key in overridden and get_key(config, key) is not None]:
@@ -40,9 +40,8 @@ def choose_for_budget(
             f"{asked[0]} of {config.run_dir} was chosen for train.budget={config.train.budget}",
             hint=_train_further(config, "train.steps=N"),
         )
-    fixed = (
-        overridden if file is None else overridden | _keys(merge_layers(read_config_file(file), str(file), ()).values)
-    )
+    of_file = "" if file is None else read_config_file(file)
+    fixed = overridden | dotted_keys(merge_layers(of_file, str(file), ()).values)
     fixed -= {*_LENGTHS}  # the time decides them
     if config.train.init_from is not None:  # the run whose weights are taken decides on the model
         fixed |= {*SHAPE, "model.context_length"}
@@ -98,12 +97,3 @@ def refuse_another_length(overrides: Mapping[str, object]) -> None:
     for key in _LENGTHS:
         if overrides.get(key) is not None:
             raise RequestError(f"{key} and train.budget contradict each other", hint="leave one of them out")
-
-
-def _keys(values: dict[str, object]) -> frozenset[str]:
-    """The dotted keys of nested `values`."""
-    return frozenset(
-        key
-        for name, value in values.items()
-        for key in ((f"{name}.{inner}" for inner in value) if isinstance(value, dict) else (name,))
-    )

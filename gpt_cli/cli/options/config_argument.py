@@ -1,8 +1,10 @@
 """The config argument of a verb that needs none: a file or none, and changes to it."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import TYPE_CHECKING
 
 from gpt_cli.errors import RequestError
@@ -19,6 +21,28 @@ def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
     config = load_config(file, overrides)
     refuse_without_effect(config, overrides)
     return config
+
+
+@contextmanager
+def suggest_config_of_base(verb: str, text: Path, overrides: Sequence[str]) -> Iterator[None]:
+    """Have the error of a text in place of a config propose the config of the run that `overrides` start from."""
+    from gpt_cli.config.load import NotAConfigError, load_config
+
+    try:
+        yield
+    except NotAConfigError as error:
+        base = Path(next((one.partition("=")[2] for one in overrides if one.startswith("train.init_from=")), ""))
+        run = base.parent.parent if base.parent.name == "checkpoints" else base
+        if not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
+            raise
+        keys = [f"data.source={text}", f"tokenizer.file={run / 'tokenizer.json'}"]
+        if load_config(run / "config.yaml").data.val_source is not None:
+            keys.append("data.val_source=null")
+        if "task.kind=classes" in overrides:
+            keys += ["data.format=labelled", "sample.every=null"]
+        command = join(["gpt", verb, str(run / "config.yaml"), *keys, *overrides])
+        error.hint = f"take the config of that run for the text: {command}"
+        raise
 
 
 def file_first(verb: str, first: str, others: Sequence[str], *, missing: str = "CONFIG") -> tuple[str, list[str]]:

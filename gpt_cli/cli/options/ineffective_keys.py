@@ -6,8 +6,8 @@ from pathlib import Path
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config, load_config
-from gpt_cli.config.keys import fields, get_key
-from gpt_cli.config.load import enclosing_run
+from gpt_cli.config.keys import dotted_keys, fields, get_key
+from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
 from gpt_cli.config.presets import RECIPES
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.errors import RequestError
@@ -78,10 +78,10 @@ def note_without_effect(config: Config, file: Path) -> None:
     """Tell which keys that `file` sets have no effect in `config`; that of a run holds every key, and is left alone."""
     if enclosing_run(file) is not None or _config_of_run(config) is not None:
         return
+    written = dotted_keys(merge_layers(read_config_file(file), str(file), ()).values)
     for key, field in fields().items():
-        section, _, name = key.rpartition(".")
-        is_set = name in (getattr(config, section) if section else config).model_fields_set
-        if is_set and get_key(config, key) != field.default and (needed := missing_condition(config, key)) is not None:
+        is_changed = key in written and get_key(config, key) != field.default
+        if is_changed and (needed := missing_condition(config, key)) is not None:
             note(f"{key} has no effect here: it needs {needed}")
 
 

@@ -36,7 +36,7 @@ def read_prompts(
 ) -> list[Prompt] | None:
     """The prompts that the command line names; None where it names none.
 
-    Raises RequestError for two sources at once, and for what is not there, not UTF-8, or not JSON lines.
+    Raises RequestError for two sources at once, and for what is not there, a table, not UTF-8, or not JSON lines.
     """
     sources = {"--prompt": prompt, "--prompt-file": prompt_file, "--prompts": prompts}
     refuse_several({name: source is not None for name, source in sources.items()})
@@ -60,7 +60,7 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
     name, is_jsonl = file_name(path), inner_suffix(path) == ".jsonl"
-    if format_ == "auto" and is_table(path) and not is_jsonl and path.exists():
+    if format_ == "auto" and is_table(path) and not is_jsonl and path.is_file():
         raise RequestError(
             f"{name} is a table, and prompts are lines of text, or of JSON with the key prompt",
             hint="write them one to a line; --prompts-format lines takes the lines of a .csv as they are",

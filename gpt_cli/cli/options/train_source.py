@@ -1,8 +1,8 @@
-"""The config that an argument of `gpt train` means, and what an argument cannot be: a part of a run, a model."""
+"""The config that an argument of `gpt train` means; arguments that are no text are refused: parts of runs, models."""
 
 import os
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.put_back import how_to_put_back
@@ -13,7 +13,11 @@ _OF_RUN = ("run.json", "data.json", "tokenizer.json", "metrics.jsonl", "events.j
 
 
 def config_file(source: str) -> Path | None:
-    """The config that `source` means: itself, or that of the run it is. Raises RequestError for what has several."""
+    """The config that `source` means: itself, or that of the run it is; None for a text.
+
+    Raises RequestError for a folder of runs or configs, a part of a run, a checkpoint or a model, and UserError for a
+    run without its config.
+    """
     path = Path(source)
     if not source or "\0" in source:
         return None
@@ -59,15 +63,15 @@ def config_file(source: str) -> Path | None:
 
 
 def _refuse_step(source: str) -> None:
-    """Raise RequestError for RUN@STEP, as a server names checkpoints."""
-    run, _, step = source.rpartition("@")
-    if not step.isdecimal() or not os.path.isfile(os.path.join(run, "run.json")):
-        return
+    """Raise RequestError for RUN@STEP."""
     from gpt_cli.run.checkpoint import checkpoint_path
+    from gpt_cli.run.find_run import run_and_step
 
-    hint = f"resume its run with: gpt train {quote(run)}"
-    checkpoint = checkpoint_path(Path(run), int(step))
-    if checkpoint.is_dir():
+    if (named := run_and_step(Path(source))) is None:
+        return
+    run, step = named
+    hint = f"resume its run with: gpt train {quote(str(run))}"
+    if (checkpoint := checkpoint_path(run, step)).is_dir():
         hint += f"; start a new run from it with: gpt train TEXT train.init_from={quote(str(checkpoint))}"
     raise RequestError(f"{source} is a step of a run, not text", hint=hint)
 
@@ -94,18 +98,23 @@ def _refuse_weights(file: Path) -> None:
 
 def refuse_among_texts(source: str, others: list[str], overrides: list[str]) -> None:
     """Raise RequestError for a config or a run among texts."""
-    file = config_file(source) if os.path.lexists(source) else None
-    if file is None:
+    if not os.path.lexists(source):
+        _refuse_step(source)
         return
-    text, keys = quote(others[0]) if others else "TEXT", "".join(f" {quote(each)}" for each in overrides)
+    if config_file(source) is None:
+        return
     other = next((other for other in others if (Path(other) / "run.json").is_file()), None)
     if Path(source).is_dir() and other is not None:
         raise RequestError(f"{source} is a run, and so is {other}: one is trained at a time", hint="name one")
     if Path(source).is_dir():
-        hint = f"start a new run from it with: gpt train {text} train.init_from={quote(source)}{keys}"
-        raise RequestError(f"{source} is a run, not text", hint=hint)
+        keys = [one for one in overrides if not one.startswith("train.init_from=")]
+        command = join(["gpt", "train", *(others or ["TEXT"]), f"train.init_from={source}", *keys])
+        raise RequestError(f"{source} is a run, not text", hint=f"start a new run from it with: {command}")
     other = next((other for other in others if Path(other).suffix.lower() in YAML), None)
     if other is not None:
         hint = f"gpt train {quote(source)} key=value changes what it says"
         raise RequestError(f"{source} is a config, and so is {other}: one is trained at a time", hint=hint)
-    raise RequestError(f"{source} is a config, not text", hint=f"gpt train {quote(source)} data.source={text}{keys}")
+    text = others[0] if len(others) == 1 else f"[{', '.join(others)}]"
+    keys = [one for one in overrides if not one.startswith("data.source=")]
+    command = join(["gpt", "train", source, f"data.source={text if others else 'TEXT'}", *keys])
+    raise RequestError(f"{source} is a config, not text", hint=command)
