@@ -212,8 +212,8 @@ MUTATIONS = [
         "training/torch_engine.py",
         (
             (
-                "        except Exception as error:  # what compilers",
-                "        except TypeError as error:  # what compilers",
+                "            except Exception as error:  # what compilers",
+                "            except TypeError as error:  # what compilers",
             ),
         ),
         "training/test_step.py::test_a_compile_that_fails_is_told_once_and_the_run_is_the_eager_one",

@@ -28,7 +28,7 @@ def lr_multiplier(step: float, steps: int, config: ScheduleConfig) -> float:
 
 
 def cut_short(steps: int, config: ScheduleConfig) -> str | None:
-    """The part of the schedule that the warm-up leaves no room for in `steps`, in words: its peak, or most of its decay.
+    """The part of the schedule that a warm-up leaves no room for in `steps`: its peak, or most of its decay.
 
     None where there is room.
     """
