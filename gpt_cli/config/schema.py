@@ -124,7 +124,7 @@ class TrainConfig(ConfigSection):
     until_loss: Positive | None = None
     """Stop once the validation loss is this low. null: off."""
     max_minutes: Minutes | None = None
-    """Stop (evaluated and saved) after so much training time. null: off."""
+    """Stop (evaluated and saved) after so much training time, that before a resume included. null: off."""
     patience: Count | None = None
     """Stop after this many evaluations without a better validation loss. null: off."""
 

@@ -106,8 +106,12 @@ def _known_choices(model: ServedModel, choices: list[str]) -> list[str]:
 
 
 def _parse_token_id(model: ServedModel, name: str) -> int:
-    if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < model.tokenizer.vocab_size):
+    size = model.tokenizer.vocab_size
+    if not (name.isascii() and name.isdigit()):
         raise ApiError(400, f"logit_bias: there is no token {name[:20]!r}; a token is its id", param="logit_bias")
+    if len(name) > 9 or int(name) >= size:
+        message = f"logit_bias: there is no id {name[:20]} in a vocabulary of {size:,}"
+        raise ApiError(400, message, param="logit_bias")
     return int(name)
 
 

@@ -172,6 +172,7 @@ def test_a_choice_that_the_vocabulary_cannot_spell_is_refused(tmp_path: Path) ->
         ({"stop": ""}, "stop"),
         ({"model": ""}, "model"),
         ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"50256": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"best_of": 2}, "best_of"),
         ({"tools": []}, "tools"),
