@@ -56,11 +56,7 @@ def compare(records: Sequence[RunRecord]) -> Differences:
     ]
     weights = [None if record.saved is None else record.saved.sha256 for record in records]
     results.append(_row("weights_sha256", weights, [text[:16] if text else "–" for text in weights], "weights sha256"))
-    config = [
-        _row(key, values, [to_yaml_scalar(value) for value in values])
-        for key in fields()
-        if key != "run_dir" and (values := [get_key(record.config, key) for record in records])
-    ]
+    config = [_config_row(key, records) for key in fields() if key != "run_dir"]
     names = {name: None for record in records for name in record.environment}
     environment = [_row(name, [record.environment.get(name) for record in records]) for name in names]
     parts = {"config": config, "data": _data_rows(records), "environment": environment}
@@ -130,6 +126,18 @@ def _evaluated_part(record: RunRecord) -> tuple[Any, ...]:
 def _row(key: str, values: Sequence[Any], texts: Sequence[str] | None = None, label: str | None = None) -> Row:
     texts = texts if texts is not None else ["–" if value is None else str(value) for value in values]
     return Row(key, label or key, tuple(values), tuple(texts))
+
+
+def _config_row(key: str, records: Sequence[RunRecord]) -> Row:
+    """The value of `key` in each run; of one that was resumed with another, the list of all that it had."""
+    values = [[*_earlier_values(key, record), get_key(record.config, key)] for record in records]
+    texts = [", then ".join(map(to_yaml_scalar, had)) for had in values]
+    return _row(key, [had if len(had) > 1 else had[0] for had in values], texts)
+
+
+def _earlier_values(key: str, record: RunRecord) -> list[Any]:
+    changes = [event.get("keys", {}) for event in record.events if event["event"] == "config changed"]
+    return [change[key][0] for change in changes if key in change]
 
 
 def _data_rows(records: Sequence[RunRecord]) -> list[Row]:

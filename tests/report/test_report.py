@@ -331,6 +331,15 @@ def test_a_run_does_not_differ_from_itself(runs: Path) -> None:
     assert render_differences(records, compare(records)) == "the runs do not differ"
 
 
+def test_a_run_that_was_trained_to_its_end_and_then_further_differs_from_one_that_was_not(runs: Path) -> None:
+    shutil.copytree(runs / "chars", runs / "further")
+    assert main(["train", "runs/further", "train.steps=8"]) == 0
+    assert main(["train", "runs/chars/config.yaml", "train.steps=8", "run_dir=runs/at-once"]) == 0
+    rows = compare(read_records([runs / "further", runs / "at-once"], silent))["config"]
+    row = next(row for row in rows if row.key == "train.steps")
+    assert (row.values, row.texts) == (([6, 8], 8), ("6, then 8", "8"))
+
+
 def test_losses_are_called_better_only_where_they_compare(runs: Path) -> None:
     def better(*chosen: Path) -> set[str]:
         rows = compare(read_records(chosen, silent))["results"]
