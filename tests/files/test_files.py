@@ -510,7 +510,16 @@ def test_a_missing_file_is_answered_by_the_one_most_like_it_or_by_none(tmp_path:
     (tmp_path / "prompts.txt").touch()
     (tmp_path / "gone.txt").symlink_to("nowhere")
     assert similar_path(tmp_path / "promts.txt") == f"did you mean {tmp_path / 'prompts.txt'}?"
-    for name in ("gone.txt", "qwertz", "no\0thing", "x" * 5000, "prompts.txt/inside", "nowhere/prompts.txt"):
+    (tmp_path / "notes.jsonl").touch()
+    for name in (
+        "nothing.json",
+        "gone.txt",
+        "qwertz",
+        "no\0thing",
+        "x" * 5000,
+        "prompts.txt/inside",
+        "nowhere/prompts.txt",
+    ):
         assert similar_path(tmp_path / name) is None
     assert similar_path(Path(os.sep, "tmpp")) in ("did you mean /tmp?", None)
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
