@@ -141,11 +141,9 @@ def similar_path(path: Path) -> str | None:
     """A hint where there is no file `path`: the one beside it whose name is most like its name; None if none is."""
     try:
         names = [name for name in os.listdir(path.parent) if name != path.name]
-        close = get_close_matches(path.name, sorted(names))
-        close = [name for name in close if get_close_matches(path.stem, [Path(name).stem])][
-            :1
-        ]  # not by its suffix alone
-        "".join([path.name, *close]).encode()  # a name that is not UTF-8 could not be typed
+        alike = get_close_matches(path.name, sorted(names))
+        close = [name for name in alike if get_close_matches(path.stem, [Path(name).stem])]  # not by its suffix alone
+        "".join([path.name, *close[:1]]).encode()  # a name that is not UTF-8 could not be typed
     except (OSError, ValueError):
         return None
     return f"did you mean {path.parent / close[0]}?" if close else None

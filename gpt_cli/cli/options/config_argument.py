@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING
 
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UserError
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
@@ -36,8 +36,9 @@ def suggest_config_of_base(verb: str, text: Path, overrides: Sequence[str]) -> I
         if not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
             raise
         keys = [f"data.source={text}", f"tokenizer.file={run / 'tokenizer.json'}"]
-        if load_config(run / "config.yaml").data.val_source is not None:
-            keys.append("data.val_source=null")
+        with suppress(UserError):
+            if load_config(run / "config.yaml").data.val_source is not None:
+                keys.append("data.val_source=null")
         if "task.kind=classes" in overrides:
             keys += ["data.format=labelled", "sample.every=null"]
         command = join(["gpt", verb, str(run / "config.yaml"), *keys, *overrides])
