@@ -74,7 +74,7 @@ def render_plan(plan: Plan) -> str:
         "text": f"{plan.train_tokens:,} tokens train, {plan.val_tokens:,} validation",
         "epochs": f"{plan.epochs:.2f}, in {plural(plan.steps, 'step')}",
         "tokens per parameter": f"{plan.tokens_per_parameter:.2f}",
-        **({} if plan.rate is None else {"rate": plan.rate}),
+        **({} if plan.schedule_warning is None else {"rate": plan.schedule_warning}),
         "time": _time(plan),
     }
     return f"{render_info(plan.info)}\n\n{render_pairs(pairs)}"

@@ -24,7 +24,7 @@ from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.example_batches import ExampleBatches, open_example_batches
 from gpt_cli.training.labelled_rows import with_labels
-from gpt_cli.training.schedule import cut_short
+from gpt_cli.training.schedule import schedule_warning
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.training_samples import sample_prompt
 
@@ -57,7 +57,7 @@ class Plan:
     """The newest saved step of the run, from which it would go on; `seconds` is the time of the others."""
     over: str | None = None
     """Why the run is over before its last step, if it is."""
-    rate: str | None = None
+    schedule_warning: str | None = None
     """The part of the schedule that the warm-up leaves no room for, if there is one."""
     measured_layers: tuple[int, ...] = ()
     """Layers of the models that were measured; the time of a large one is extrapolated from one and two layers."""
@@ -113,7 +113,7 @@ def plan(config: Config, note: Notify) -> Plan:
         seconds=seconds,
         saved_step=saved_step,
         over=over,
-        rate=cut_short(config.train.steps, config.schedule),
+        schedule_warning=schedule_warning(config.train.steps, config.schedule),
         measured_layers=tuple(candidate.model.n_layer for candidate in candidates),
     )
 

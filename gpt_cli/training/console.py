@@ -22,7 +22,7 @@ from gpt_cli.terminal.table import format_duration
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.evaluate import EvalMetrics
 from gpt_cli.training.lora import LoRA
-from gpt_cli.training.schedule import cut_short
+from gpt_cli.training.schedule import schedule_warning
 from gpt_cli.training.state import TrainingState
 
 _SECONDS_BETWEEN_LINES = 30.0  # without a terminal
@@ -172,7 +172,7 @@ def _unknown(corpus: Corpus) -> str:
 
 def _rate(config: Config) -> str:
     """A line where the warm-up takes most of the run."""
-    what = cut_short(config.train.steps, config.schedule)
+    what = schedule_warning(config.train.steps, config.schedule)
     return "" if what is None else f"  rate   {what}\n"
 
 

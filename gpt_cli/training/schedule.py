@@ -27,7 +27,7 @@ def lr_multiplier(step: float, steps: int, config: ScheduleConfig) -> float:
             return 1.0 - (1.0 - low) * max(0.0, step - start) / max(1.0, steps - start)
 
 
-def cut_short(steps: int, config: ScheduleConfig) -> str | None:
+def schedule_warning(steps: int, config: ScheduleConfig) -> str | None:
     """The part of the schedule that a warm-up leaves no room for in `steps`: its peak, or most of its decay.
 
     None where there is room.

@@ -1,8 +1,12 @@
 """Kill it, signal it, start it many times at once: the result is bit for bit that of a run that was never disturbed."""
 
 import itertools
+import json
+import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +113,36 @@ def test_100_signals_at_random_moments_change_nothing(tmp_path: Path, seed: int,
 @pytest.mark.slow
 def test_signals_while_a_model_is_compiled_change_nothing(tmp_path: Path, record_property: Count) -> None:
     assert_signals_change_nothing(tmp_path, 16, 7, record_property, compile="true")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles with g++")
+def test_ctrl_c_that_ends_the_compiler_of_a_step_too_changes_nothing(tmp_path: Path) -> None:
+    """Ctrl-C goes to every process of the group: here it comes from the compiler, at its first call after step 0."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(
+        "#!/bin/sh\n"
+        f"if [ -s {tmp_path}/stopped/metrics.jsonl ] && mkdir {tmp_path}/signalled; then kill -INT 0; sleep 60; fi\n"
+        f'exec {shutil.which("g++")} "$@"\n'
+    )
+    compiler.chmod(0o755)
+    (tmp_path / "book.txt").write_text("Once upon a time there was a mouse.\n" * 200)
+    options = ["train", "book.txt", "model.n_layer=1", "model.n_embd=16", "model.context_length=16", "train.steps=3"]
+    options += ["runtime.engine=torch", "runtime.compile=true", "runtime.threads=1", "sample.every=null"]
+    environment = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+
+    def train(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gpt_cli", *options, f"run_dir={name}", "--json"]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, start_new_session=True
+        )
+
+    stopped = train("stopped")
+    assert (tmp_path / "signalled").is_dir()
+    assert stopped.returncode == 128 + signal.SIGINT, stopped.stderr
+    assert "does not work here" not in stopped.stderr
+    resumed, whole = json.loads(train("stopped").stdout), json.loads(train("whole").stdout)
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
 
 
 # Many at once

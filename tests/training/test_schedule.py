@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.config import ScheduleConfig
-from gpt_cli.training.schedule import cut_short, lr_multiplier
+from gpt_cli.training.schedule import lr_multiplier, schedule_warning
 
 KINDS = ["cosine", "linear", "wsd", "constant"]
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -67,4 +67,4 @@ def test_every_update_has_a_rate_above_zero_and_at_most_the_peak(steps, warmup, 
     ],
 )
 def test_a_run_without_room_for_its_schedule_is_told_so(steps, kind, words):
-    assert cut_short(steps, ScheduleConfig(kind=kind, warmup_steps=20, decay_fraction=0.5)) == words
+    assert schedule_warning(steps, ScheduleConfig(kind=kind, warmup_steps=20, decay_fraction=0.5)) == words
