@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
+from gpt_cli.cli.main import main
 from gpt_cli.cli.options.fit_config import run_name
 from gpt_cli.cli.verbs.train import print_summary, train
 from gpt_cli.config import Config, dump_config
+from gpt_cli.config.keys import fields
 from gpt_cli.cpu.common import kernel
 from gpt_cli.errors import RequestError
 from gpt_cli.training.summary import Summary
@@ -535,3 +537,10 @@ def test_a_summary_says_where_the_best_weights_are_if_not_in_the_last_checkpoint
     lines = capsys.readouterr().err.splitlines()
     of_best = [line for line in lines if "the best is kept" in line or "checkpoint" in line]
     assert (of_best == []) if said is None else (said in of_best[0])
+
+
+def test_the_keys_of_the_help_are_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    keys = re.findall(r"^  ([a-z_]+(?:\.[a-z_]+)?)=", capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(keys) == 10
+    assert set(keys) <= fields().keys()
