@@ -183,6 +183,10 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as request:
         return request.exit_code
     except typer.TyperException as error:
+        from gpt_cli.config.removed import without_removed_options
+
+        if (kept := without_removed_options(arguments)) != arguments:
+            return _run(kept)
         raise usage_error(error, arguments) from error
     return code if isinstance(code, int) else ExitCode.DONE
 

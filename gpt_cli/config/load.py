@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt_cli.config.diagnostics import to_error
+from gpt_cli.config.diagnostics import Diagnostic, to_error
 from gpt_cli.config.keys import get_key, replace_keys, sections
 from gpt_cli.config.overrides import apply_overrides, sets_null
 from gpt_cli.config.paths import PATH_KEYS, rooted
+from gpt_cli.config.removed import removed_uses, without_removed_keys
 from gpt_cli.config.schema import Config
 from gpt_cli.config.template import forget_format
 from gpt_cli.config.validation_messages import look_up, translate_errors
@@ -94,7 +95,7 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
 
     A config `of_run` was written by a run, with every key that existed; missing ones have the defaults of that time.
     """
-    document = merge_layers(text, name, overrides)
+    document = without_removed_keys(merge_layers(text, name, overrides), of_run=of_run)
     if of_run and overrides:
         document = forget_format(document, merge_layers(text, name, ()).values)
     model = document.values.get("model")
@@ -123,7 +124,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
     Raises RequestError with all that is wrong with them in any config.
     """
-    document = merge_layers("", "the overrides", overrides)
+    document = without_removed_keys(merge_layers("", "the overrides", overrides))
     problems = list(document.problems)
     try:
         Config.model_validate(document.values)
@@ -142,6 +143,11 @@ def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:
         raise to_error(name, [error.problem]) from error
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
     return apply_overrides(replace(document, values=document.values | empty), overrides)
+
+
+def uses_of_removed_keys(path: Path) -> list[Diagnostic]:
+    """A problem for each removed key in the config file `path` that asks for something."""
+    return list(removed_uses(read_document(read_config_file(path), str(path))))
 
 
 def read_config_file(path: Path, overrides: Sequence[str] = ()) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gpt_cli.config.diagnostics import Diagnostic, KeyPath, SourceLocation
 from gpt_cli.config.keys import accepted_types, fields, schema_of, sections, suggest
+from gpt_cli.config.removed import is_removed
 from gpt_cli.config.yaml_subset import ConfigSyntaxError, ParsedYaml, invalid_char_reason, read_value, resolve_scalar
 
 
@@ -38,6 +39,8 @@ def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
         if key in sections():
             raise ConfigSyntaxError(Diagnostic(f"{key} is a section", place, _example(key)))
         path: KeyPath = tuple(key.split("."))
+        if is_removed(key):
+            return _put(document, path, resolve_scalar(text), place)
         if key not in fields():
             raise ConfigSyntaxError(Diagnostic(f"{key} is not a key", place, suggest(path, text)))
         value = _read(key, text, place)

@@ -220,14 +220,6 @@ class RuntimeConfig(ConfigSection):
     watchdog_minutes: Minutes | None = None
     """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_removed_key(cls, values: Any) -> Any:
-        """Runs made by version 0.1 hold `measure: auto`, which chose how a GPU computed."""
-        if isinstance(values, Mapping) and values.get("measure") == "auto":
-            return {key: value for key, value in values.items() if key != "measure"}
-        return values
-
 
 class ParallelConfig(ConfigSection):
     """Several processes that train one model together (`gpt train --devices N`, or torchrun)."""

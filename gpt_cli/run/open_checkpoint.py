@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import get_key, replace_keys
+from gpt_cli.config.load import uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
 from gpt_cli.literals import Device
@@ -53,6 +54,9 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
         now = config_now(path.parent.parent)  # the run of this checkpoint
     if now is not None:
         config = replace_keys(config, {key: get_key(now, key) for key in TEXT_KEYS})
+    for use in uses_of_removed_keys(path / CONFIG) if path.is_dir() else ():
+        if use.path and use.path[0] == "sample":
+            note(use.message)
     return replace(checkpoint, config=config)
 
 

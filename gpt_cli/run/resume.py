@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config import Config, changed_keys, load_config, may_change, parse_config, to_yaml_scalar
 from gpt_cli.config.keys import replace_keys
-from gpt_cli.config.load import read_config_file
+from gpt_cli.config.load import read_config_file, uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS, as_written, is_gone
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, checkpoint_step, list_checkpoints
@@ -64,6 +64,13 @@ def _refuse_fewer_steps(run: Path, changes: Changes) -> None:
         )
 
 
+def _refuse_removed_keys(config_file: Path) -> None:
+    """Raise RequestError if the run was trained in a way that later versions cannot continue."""
+    for use in uses_of_removed_keys(config_file):
+        if not may_change(".".join(map(str, use.path or ()))):
+            raise RequestError(use.message, where=str(use.place))
+
+
 def _changes(path: Path, config: Config) -> Changes:
     return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
 
@@ -112,6 +119,7 @@ def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> 
 def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
     """The keys that `config` changes in the run that it resumes. Raises RequestError for one that may not change, and
     for another tokenizer or text."""
+    _refuse_removed_keys(path / CONFIG)
     changes = _changes(path, config)
     _refuse_fixed_changes(path, changes)
     _refuse_fewer_steps(path, changes)

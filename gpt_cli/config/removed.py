@@ -1,0 +1,136 @@
+"""Settings that earlier versions had: for each what to use instead, and the value at which it is ignored.
+
+A removed setting at its off value is dropped silently: the config.yaml of every older run has all keys of its time.
+Any other value is one error, from a config, the command line, Python and the server alike.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from gpt_cli.config.diagnostics import Diagnostic
+from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
+from gpt_cli.errors import RequestError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A removed setting under each of its names.
+
+    A name is a config key (`section.key`), a command line (`gpt VERB --option`), a line of the chat
+    (`gpt chat /name`), or else a keyword of the Python API and field of the server's requests.
+    """
+
+    names: tuple[str, ...]
+    instead: str
+    """The replacement, which ends the sentence of the error."""
+    off: tuple[Any, ...] = ()
+    """The values that asked for nothing."""
+    last: str = "0.2.0"
+    """The last version that had it."""
+
+    def is_off(self, value: Any) -> bool:
+        """Return True if `value` asks for nothing."""
+        return any(value == off and isinstance(value, bool) is isinstance(off, bool) for off in self.off)
+
+    def sentence(self, name: str) -> str:
+        """The error for a use of `name`."""
+        return f"{name} was removed after version {self.last}: {self.instead}"
+
+
+def _sampling(name: str, instead: str, *off: Any) -> Removed:
+    """A sampling setting: a key of the section `sample`, an option of two verbs, a keyword and a field."""
+    option = f"--{name.replace('_', '-')}"
+    return Removed((f"sample.{name}", f"gpt sample {option}", f"gpt chat {option}", name), instead, (None, *off))
+
+
+TABLE = (Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),)
+REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
+"""The row of each name."""
+
+
+def is_removed(name: str) -> bool:
+    """Return True if an earlier version had a setting of this name."""
+    return name in REMOVED
+
+
+def removed_use(name: str, value: Any) -> str | None:
+    """The error for a removed setting that asks for something; None at its off value, and for any other name."""
+    row = REMOVED.get(name)
+    return None if row is None or row.is_off(value) else row.sentence(name)
+
+
+def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of keywords without removed ones. Raises RequestError for one that asks for something."""
+    for name, value in values.items():
+        if (problem := removed_use(name, value)) is not None:
+            raise RequestError(problem)
+    return {name: value for name, value in values.items() if not is_removed(name)}
+
+
+def accept_removed(function: Callable[P, R]) -> Callable[P, R]:
+    """Have `function` treat removed keywords as `without_removed` does."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **without_removed(kwargs))
+
+    return call
+
+
+def without_removed_keys(document: ParsedYaml, *, of_run: bool = False) -> ParsedYaml:
+    """`document` without removed keys; those that ask for something become problems.
+
+    A run that used one stays readable: in the config `of_run` only an override is a problem.
+    """
+    problems = tuple(problem for problem in removed_uses(document) if not (of_run and problem.place.line))
+    gone = {(section, key) for section, keys in document.values.items() for key in _removed_keys(section, keys)}
+    values = {
+        section: {key: value for key, value in keys.items() if (section, key) not in gone}
+        if isinstance(keys, Mapping)
+        else keys
+        for section, keys in document.values.items()
+    }
+    locations = {path: place for path, place in document.locations.items() if path[:2] not in gone}
+    return replace(document, values=values, locations=locations, problems=(*document.problems, *problems))
+
+
+def _removed_keys(section: str, keys: Any) -> list[str]:
+    return [key for key in keys if is_removed(f"{section}.{key}")] if isinstance(keys, Mapping) else []
+
+
+def removed_uses(document: ParsedYaml) -> Iterator[Diagnostic]:
+    """A problem for each removed key of `document` whose value asks for something."""
+    for section, keys in document.values.items():
+        for key in _removed_keys(section, keys):
+            name = f"{section}.{key}"
+            if (problem := removed_use(name, keys[key])) is not None:
+                yield Diagnostic(problem, document.location((section, key)), path=(section, key))
+
+
+def without_removed_options(arguments: Sequence[str]) -> list[str]:
+    """The command line without removed options. Raises RequestError for a removed command, and an option in use."""
+    words = [word for word in arguments if not word.startswith("-")]
+    verb = f"gpt {words[0]}" if words else "gpt"
+    if is_removed(command := " ".join([verb, *words[1:2]])):
+        raise RequestError(REMOVED[command].sentence(command))
+    kept: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if not equals and rest:
+            value = rest[0]
+        if is_removed(name := f"{verb} {option} {value}"):
+            raise RequestError(REMOVED[name].sentence(name))
+        if not is_removed(name := f"{verb} {option}"):
+            kept.append(word)
+            continue
+        if not (REMOVED[name].is_off(value) or REMOVED[name].is_off(resolve_scalar(value))):
+            raise RequestError(REMOVED[name].sentence(name))
+        rest = rest if equals else rest[1:]
+    return kept

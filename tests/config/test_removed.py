@@ -1,0 +1,97 @@
+"""Removed settings: ignored where they ask for nothing, else one sentence; a walk through the table."""
+
+import itertools
+import json
+
+import pytest
+
+from gpt_cli.cli.main import main
+from gpt_cli.config import Config, load_config, parse_config
+from gpt_cli.config.keys import fields
+from gpt_cli.config.removed import REMOVED, TABLE, without_removed_options
+from gpt_cli.errors import RequestError
+from gpt_cli.sampling import SamplingParams
+
+KEYS = [name for name in REMOVED if "." in name]
+COMMANDS = [name for name in REMOVED if name.startswith("gpt ") and " /" not in name]
+KEYWORDS = [name for name in REMOVED if "." not in name and " " not in name]
+IN_USE = "in use"
+
+
+def yaml(key: str, value: object) -> str:
+    section, _, name = key.partition(".")
+    return f"{section}:\n  {name}: {json.dumps(value)}\n"
+
+
+def typed(value: object) -> str:
+    """`value` as it is typed on a command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def test_no_removed_name_has_two_rows_or_is_still_in_use():
+    assert len(REMOVED) == sum(len(row.names) for row in TABLE)
+    assert not REMOVED.keys() & fields().keys()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_removed_key_is_ignored_at_its_off_value_in_a_file_and_in_an_override(key):
+    assert REMOVED[key].off
+    for off in REMOVED[key].off:
+        assert parse_config(yaml(key, off), "c.yaml") == Config()
+        assert parse_config("", "c.yaml", [f"{key}={typed(off)}"]) == Config()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_removed_key_in_use_is_one_error_with_its_sentence_and_place(key, tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text(yaml(key, IN_USE))
+    with pytest.raises(RequestError) as raised:
+        load_config(file)
+    assert raised.value.message == REMOVED[key].sentence(key)
+    assert str(raised.value.where).startswith(f"{file}:2:")
+    with pytest.raises(RequestError) as raised:
+        parse_config("", "c.yaml", [f"{key}={IN_USE}"])
+    assert raised.value.message == REMOVED[key].sentence(key)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_run_that_used_a_removed_key_stays_readable(key):
+    assert parse_config(yaml(key, IN_USE), "c.yaml", of_run=True) == Config()
+    with pytest.raises(RequestError):
+        parse_config("", "c.yaml", [f"{key}={IN_USE}"], of_run=True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_removed_command_option_or_value_in_use_exits_2_with_its_sentence(name, capsys):
+    assert main([*name.split()[1:], IN_USE]) == 2
+    assert f"error: {REMOVED[name].sentence(name)}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_removed_option_at_its_off_value_is_left_out_of_the_command_line(name):
+    _, verb, *option = name.split()
+    for off, equals in itertools.product(REMOVED[name].off, (False, True)):
+        given = [f"{option[0]}={typed(off)}"] if equals else [*option, typed(off)]
+        assert without_removed_options([verb, "x", *given, "-n", "2"]) == [verb, "x", "-n", "2"]
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_removed_keyword_is_ignored_at_its_off_value_and_else_refused(name):
+    for off in REMOVED[name].off:
+        assert SamplingParams(**{name: off}) == SamplingParams() == SamplingParams().replace({name: off})
+    for use in (lambda: SamplingParams(**{name: IN_USE}), lambda: SamplingParams().replace({name: IN_USE})):
+        with pytest.raises(RequestError, match="was removed") as raised:
+            use()
+        assert raised.value.message == REMOVED[name].sentence(name)
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_a_removed_field_of_a_request_is_ignored_at_its_off_value_and_else_refused_by_name(name):
+    schemas = pytest.importorskip("gpt_cli.serve.request_schemas")
+    for off in REMOVED[name].off:
+        assert schemas.CompletionRequest.read({"prompt": "a", name: off}) == schemas.CompletionRequest.read(
+            {"prompt": "a"}
+        )
+    with pytest.raises(schemas.ApiError) as raised:
+        schemas.CompletionRequest.read({"prompt": "a", name: IN_USE})
+    assert (raised.value.status, raised.value.param, raised.value.code) == (400, name, "unsupported_parameter")
