@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpt_cli.sampling.generate import generate
     from gpt_cli.sampling.native_stream import EngineChoice
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "GPT",
     "Sampler",
