@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# For fewer keys the backward pass of the CPU's flash kernel is slow in bf16 (`python -m bench.attention`): a step of
-# 12 x 64 tokens took 67 ms with it, 36 ms with plain products.
+# For fewer keys the backward pass of the CPU's flash kernel is slow in bf16: a step of 12 x 64 tokens took 67 ms with
+# it, 36 ms with plain products.
 _CPU_FLASH_KEYS = 192
 _FLEX_QUERIES, _FLEX_HEAD_DIM = 128, 16  # the fewest that FlexAttention's kernels take
 

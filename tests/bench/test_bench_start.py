@@ -1,4 +1,4 @@
-"""`python -m bench.start` times two kinds of processes and says which of its bounds they keep."""
+"""`python -m bench.training --only start` times two kinds of processes, and its bound is the exit code."""
 
 import os
 import subprocess
@@ -23,13 +23,19 @@ train: {{steps: 2, batch_size: 2}}
 sample: {{every: null}}
 runtime: {{device: cpu, threads: 1, engine: torch}}
 """)
-    command = [sys.executable, "-m", "bench.start", "--rounds", "1", "--most", most, "--config", str(config)]
+    options = ["--only", "start", "--rounds", "1", "--most", most, "--config", str(config)]
     completed = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=HANG, env=os.environ
+        [sys.executable, "-m", "bench.training", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG,
+        env=os.environ,
     )
     assert completed.returncode == exit_code, completed.stderr
-    header, start, bare = completed.stdout.splitlines()
-    assert header.split()[:2] == ["what", "seconds"]
+    header, bare, start, verdicts, verdict = [line for line in completed.stdout.splitlines() if line][:5]
+    assert header.split() == ["start", "seconds", "ratio"]
     assert start.startswith("gpt train, to its first step ")
     assert bare.startswith("import torch ")
     seconds, ratio = map(float, start.split()[-2:])
@@ -37,3 +43,5 @@ runtime: {{device: cpu, threads: 1, engine: torch}}
     assert min(seconds, imported) > 0.05
     assert baseline_ratio == 1.0
     assert ratio == pytest.approx(seconds / imported, rel=0.1)
+    assert verdicts.split() == ["what", "figure", "asked", "reached"]
+    assert verdict.split()[-3:] == [f"{ratio:.2f}x", f"{float(most):g}x", "no" if exit_code else "yes"]

@@ -1,15 +1,19 @@
 """A long text becomes the same tokens as a short one: in blocks, in processes, and never by halves."""
 
 import codecs
+import contextlib
 import errno
 import hashlib
 import json
+import random
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.cores import usable_cores
 from gpt_cli.corpus import corpus_text, encoder_pool, lazy_corpus, scan, segments, store, tokenize_pipeline
 from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
@@ -26,7 +31,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import cache_dir, safe_io
 from gpt_cli.files.safe_io import DiskError
 from gpt_cli.tokenizer import CharTokenizer, char
-from tests.support.command import ROOT, subprocess_env
+from tests.support.command import subprocess_env
 from tests.support.waiting import HANG, wait_until
 
 TEXT = "".join(f"{n}: Once upon a time, it's said, {n * n} mice lived in a Schuh — 鼠 🐁.\r\n" for n in range(400))
@@ -428,9 +433,41 @@ def test_of_a_long_text_an_outline_holds_only_its_beginning(
     ]
 
 
+def write_long_text(path: Path, size: int) -> None:
+    """Write English in which one word in twenty is made up, so that there are ever more different words."""
+    words = " ".join(topics[name] for name in sorted(topics)).split(" ")
+    order = random.Random(1337)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        while file.tell() < size:
+            line = [w if order.random() > 0.05 else f"{order.getrandbits(8 * order.randint(1, 4)):x}" for w in words]
+            file.write(" ".join(line) + ("\nΓειά σου, 世界 🙂\n" if order.random() < 0.3 else "\n"))
+
+
+def peak_megabytes(command: list[str]) -> float:
+    """Run a command; return the peak memory of it and of each of its children, added up."""
+    peaks: dict[str, float] = {}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=subprocess_env())
+    while process.poll() is None:
+        tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+        with contextlib.suppress(OSError):  # it has just ended
+            children = [child for task in tasks for child in task.read_text().split()]
+            for pid in (str(process.pid), *children):
+                status = Path(f"/proc/{pid}/status").read_text()
+                for peak in re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):
+                    peaks[pid] = int(peak) / 1024
+        time.sleep(0.05)
+    assert process.returncode == 0
+    return sum(peaks.values())
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks of other processes are read from /proc")
 def test_the_memory_of_a_long_text_stays_inside_its_bound(tmp_path: Path) -> None:
-    completed = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / "tokenize_memory.py"), "--mb", "200"], capture_output=True, check=False
-    )
-    assert completed.returncode == 0, completed.stdout
+    write_long_text(tmp_path / "text.txt", 200_000_000)
+    processes = len(usable_cores())
+    for kind in (("--kind", "char"), ("--kind", "bpe", "--vocab-size", "4096")):
+        options = ("--out", str(tmp_path / kind[1]), "--processes", str(processes))
+        peak = peak_megabytes(
+            [sys.executable, "-m", "gpt_cli", "tokenize", str(tmp_path / "text.txt"), *kind, *options]
+        )
+        assert 0 < peak < 600 + 100 * processes

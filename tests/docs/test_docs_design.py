@@ -16,7 +16,7 @@ DESIGN = ROOT / "docs" / "design"
 FOREIGN = """
 alibi auto decode.c gemm.h said loss_scale matmul_ceiling tokenizers outlines llguidance xgrammar GOMP_SPINCOUNT
 found_inf use_attribute_docstrings StackOverflow riptoken AdamW runtime Generator __call__ NOINLINE
-ws seat limbs epilogue state.json
+ws seat limbs epilogue state.json bd5638bd
 runtime.measure runtime.deterministic re libtorch_cpu.so torch.nn.functional.linear_cross_entropy
 """
 VALUES = set(FOREIGN.split())  # in backticks, but no names of Python that are ours

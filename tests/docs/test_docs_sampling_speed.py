@@ -40,4 +40,4 @@ def test_the_commands_of_the_page_write_text(
 def test_the_files_of_the_page_are_there() -> None:
     for path in re.findall(r"`((?:gpt_cli|tests|bench)/[\w./]+)`", PAGE):
         assert (ROOT / path).exists(), path
-    assert "python -m bench.sampling" in PAGE
+    assert "python -m bench.decoding" in PAGE

@@ -111,7 +111,10 @@ def test_the_cost_of_saving_is_measured_by_a_command(tmp_path):
         "train: {steps: 6, batch_size: 4}\neval: {every: null}\nsample: {every: null}\nruntime: {device: cpu}\n"
     )
     completed = subprocess.run(
-        [sys.executable, "-m", "bench.saving", "tiny.yaml", "checkpoint.every=2"],
+        [
+            *(sys.executable, "-m", "bench.training", "--only", "share", "--most", "100"),
+            *("--config", "tiny.yaml", "checkpoint.every=2"),
+        ],
         cwd=tmp_path,
         env=subprocess_env(),
         capture_output=True,
@@ -119,6 +122,7 @@ def test_the_cost_of_saving_is_measured_by_a_command(tmp_path):
         check=False,
     )
     assert completed.returncode == 0, completed.stderr
-    assert re.search(r"tiny.yaml: 3 saves of \S+ MB in 6 steps, .* s each", completed.stdout)
-    assert re.search(r"saving takes \S+ s of \S+ s: \S+ %", completed.stdout)
+    assert re.search(r"^saving +3 +\d\S+ +\d\S+$", completed.stdout, re.MULTILINE)
+    assert re.search(r"^of \S+ s and 6 steps; a checkpoint has \S+ MB$", completed.stdout, re.MULTILINE)
+    assert re.search(r"share of a run beside its steps  \S+ %  100 %  yes$", completed.stdout, re.MULTILINE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]

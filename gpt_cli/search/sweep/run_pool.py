@@ -45,12 +45,9 @@ class _Trainer:
 class RunPool(AbstractContextManager["RunPool"]):
     """At most `jobs` processes. They live until the pool is closed, or this process ends, however that ends."""
 
-    def __init__(self, jobs: int, devices: Sequence[str] = (), worker: str = "gpt_cli.search.sweep.worker") -> None:
-        """Each process sees one of `devices` (CUDA_VISIBLE_DEVICES), or all if there are none.
-
-        `worker` is the module that trains.
-        """
-        self.jobs, self.devices, self.worker = jobs, list(devices), worker
+    def __init__(self, jobs: int, devices: Sequence[str] = ()) -> None:
+        """Each process sees one of `devices` (CUDA_VISIBLE_DEVICES), or all if there are none."""
+        self.jobs, self.devices = jobs, list(devices)
         self._trainers: list[_Trainer] = []
         self._selector = selectors.DefaultSelector()
 
@@ -117,7 +114,7 @@ class RunPool(AbstractContextManager["RunPool"]):
         slot = next(n for n in range(self.jobs) if all(trainer.slot != n for trainer in self._trainers))
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         process = subprocess.Popen(
-            [sys.executable, "-m", self.worker],
+            [sys.executable, "-m", "gpt_cli.search.sweep.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

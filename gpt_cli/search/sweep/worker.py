@@ -14,8 +14,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TextIO
 
 from gpt_cli.config import Config, parse_config
@@ -26,17 +24,14 @@ _LOCK_TIMEOUT = 120.0  # seconds for the trainer before this one to save and unl
 _LOCK_POLL = 0.2
 
 
-def main(around: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()) -> int:
-    """Train the requested runs until standard input ends; returns the exit code. A run is trained in `around(name)`."""
+def main() -> int:
+    """Train the requested runs until standard input ends; return the exit code."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # other prints are no replies
     requests: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     while (line := requests.get()) is not None:
-        request = json.loads(line)
-        with around(request["name"]):
-            reply = _train(request)
-        _reply(replies, reply)
+        _reply(replies, _train(json.loads(line)))
     return 0
 
 
