@@ -38,8 +38,7 @@ def generate_texts(
 
     Raises RequestError where the native engine is asked for and cannot write what is asked.
     """
-    at_once = sampling.top_k if sampling.penalty_alpha else sampling.beams
-    rows = at_once or min(n * len(prompts), max(n, batch_size))
+    rows = sampling.beams or min(n * len(prompts), max(n, batch_size))
     if rows > 1:  # a long prompt of several texts is most of the work
         rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
     generator = open_generator(saved, device, engine, weights, draft, rows=rows)

@@ -30,7 +30,7 @@ text         the model goes on after it; an empty line: it goes on after its own
 /temp X      the temperature from now on; without X: the one in force. Likewise
              /top-k N, /top-p P, /min-p P, /typical-p P, /repetition-penalty X,
              /no-repeat-ngram N, /max-new-tokens N, and of a search, which draws
-             no token, /penalty-alpha X and /beams N; 0: off
+             no token, /beams N; 0: off
 /stop TEXT   end an answer before TEXT, \\n for a new line; without it: never
 /seed N      the seed of the next answer; the next ones count up from it
 /reset       forget what was said
@@ -143,7 +143,7 @@ class Repl:
                 reason = text.finish_reason
             except KeyboardInterrupt:
                 pass
-            self._conversation.answer("".join(parts), None if self._sampling.searches else seed)
+            self._conversation.answer("".join(parts), seed if self._sampling.beams is None else None)
             self._sampling = self._sampling.replace({"seed": (seed + 1) % SEEDS})
             if not (parts and parts[-1].endswith("\n")):
                 write_text("\n")

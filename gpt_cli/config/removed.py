@@ -48,7 +48,10 @@ def _sampling(name: str, instead: str, *off: Any) -> Removed:
     return Removed((f"sample.{name}", f"gpt sample {option}", f"gpt chat {option}", name), instead, (None, *off))
 
 
-TABLE = (Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),)
+TABLE = (
+    Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),
+    _sampling("penalty_alpha", "use sampling, or beam search (beams)", 0),
+)
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""
 

@@ -4,7 +4,6 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.config.section import ConfigSection, Count, Every, Name, Steps
 
 # Bounds beyond which fp32 logits would overflow, or a search the memory.
@@ -49,8 +48,6 @@ class SampleConfig(ConfigSection):
     """Search for the likeliest text with this many candidates, in place of sampling. null: off."""
     length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""
-    penalty_alpha: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Contrastive search among the top_k (Su et al., 2022): the weight of likeness to earlier tokens. null: off."""
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""
@@ -63,6 +60,4 @@ class SampleConfig(ConfigSection):
                 f"sample.min_new_tokens ({self.min_new_tokens:,}) is more than sample.max_new_tokens"
                 f" ({self.max_new_tokens:,})"
             )
-        if (conflict := search_conflict(self.penalty_alpha, self.top_k, self.beams, section="sample.")) is not None:
-            raise ValueError(conflict[0])
         return self

@@ -74,12 +74,6 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     return layout
 
 
-def unexported_search(sample: SampleConfig) -> str | None:
-    """The key of a search that the generation config cannot express, or None; `generate` is then greedy."""
-    searches = {"sample.penalty_alpha": sample.penalty_alpha, "sample.beams": sample.beams}
-    return next((key for key, value in searches.items() if value is not None), None)
-
-
 def _eos_token(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
     """The eos_token_id of a model of completions whose end is a single token, else nothing."""
     if template is None:
@@ -89,8 +83,8 @@ def _eos_token(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
 
 
 def _generation(sample: SampleConfig) -> dict[str, Any]:
-    """The generation config, without a search. top_k is 0 if it is off: the default of Transformers is 50."""
-    if unexported_search(sample) is not None:
+    """The generation config, without a beam search. top_k is 0 if it is off: the default of Transformers is 50."""
+    if sample.beams is not None:
         return {"max_new_tokens": sample.max_new_tokens}
     if sample.temperature == 0:
         return {"do_sample": False, "max_new_tokens": sample.max_new_tokens}

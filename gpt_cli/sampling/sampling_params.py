@@ -9,7 +9,6 @@ from numbers import Integral, Real
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
-from gpt_cli.config.contrastive_settings import search_conflict
 from gpt_cli.config.removed import accept_removed, without_removed
 from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
 from gpt_cli.errors import RequestError, did_you_mean
@@ -42,7 +41,6 @@ class SamplingOptions(TypedDict, total=False):
     regex: str | None
     beams: int | None
     length_penalty: float
-    penalty_alpha: float | None
     log_probs: bool
 
 
@@ -100,7 +98,6 @@ class SamplingParams:
     regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
     beams: int | None = _option(None, _BEAMS, off=0)  # the width of beam search
     length_penalty: float = _option(1.0, _LENGTH_PENALTY)  # of beam search: above 0 favours long texts
-    penalty_alpha: float | None = _option(None, _FRACTION, off=0)  # weight of similarity in contrastive search
     log_probs: bool = False  # record the log-probability of each token
 
     def __post_init__(self) -> None:
@@ -132,8 +129,6 @@ class SamplingParams:
         """Refuse settings that contradict each other."""
         if self.choices and self.regex is not None:
             raise RequestError("give choices or a regex, not both")
-        if (conflict := search_conflict(self.penalty_alpha, self.top_k, self.beams)) is not None:
-            raise RequestError(conflict[0], hint=conflict[1])
         if self.pattern is None:
             return
         for name, value in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
@@ -152,11 +147,6 @@ class SamplingParams:
     def greedy(self) -> bool:
         """True if the likeliest token is always chosen, so that filters and seed are ignored."""
         return self.temperature < _GREEDY_BELOW
-
-    @property
-    def searches(self) -> bool:
-        """True for beam and contrastive search, which ignore temperature, filters and seed."""
-        return self.beams is not None or self.penalty_alpha is not None
 
     @classmethod
     def from_config(cls, config: SampleConfig, seed: int) -> Self:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.beam import beam_search
-from gpt_cli.sampling.contrastive_search import contrastive_search
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
 from gpt_cli.sampling.logits_processors import ProcessorFactory
@@ -38,12 +37,7 @@ def stream_batches(
     factory = ProcessorFactory(tokenizer, sampling)
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
-    if sampling.penalty_alpha is not None and n > 1:
-        raise RequestError(
-            f"penalty_alpha gives one text for a prompt, not {n}",
-            hint="leave out -n, or --penalty-alpha 0",
-        )
-    limit = 1 if sampling.penalty_alpha is not None else batch_size or n * len(prompts)
+    limit = batch_size or n * len(prompts)
     if sampling.beams is not None:
         size = max(1, limit // n)
         batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
@@ -64,16 +58,11 @@ def _sample_texts(
     sampling: SamplingParams,
     decoder: GraphedDecoder | None,
 ) -> list[TextStream]:
-    """Texts that continue `rows`, by sampling or contrastive search, as one batch; samples[i] is the number of row i's
-    sample among those of its prompt."""
+    """Texts that continue `rows`, as one batch; samples[i] numbers row i among the samples of its prompt."""
     batch = factory.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
-        if sampling.penalty_alpha is not None:
-            chosen = contrastive_search(model, rows[0], sampling, batch.processors)
-        else:
-            chosen = generate(model, rows, sampling, batch.processors, samples, decoder)
-        for tokens in chosen:
+        for tokens in generate(model, rows, sampling, batch.processors, samples, decoder):
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True

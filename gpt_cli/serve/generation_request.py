@@ -91,7 +91,7 @@ def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None
         values["logit_bias"] = [(_parse_token_id(model, name), value) for name, value in body.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
     try:
-        drawn = model.defaults.model_copy(update={"beams": None, "penalty_alpha": None})  # the server has no search
+        drawn = model.defaults.model_copy(update={"beams": None})  # the server has no search
         return SamplingParams.from_config(drawn, random_seed()).replace(options)
     except UserError as error:
         raise to_api_error(error) from None

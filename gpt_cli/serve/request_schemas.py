@@ -19,7 +19,6 @@ _UNSUPPORTED = frozenset(
         "metadata",
         "modalities",
         "parallel_tool_calls",
-        "penalty_alpha",
         "prediction",
         "reasoning_effort",
         "response_format",

@@ -207,40 +207,26 @@ def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     assert err.count("(top_k is off)") == 2
 
 
-def test_contrastive_search_is_switched_on_and_off_and_settings_of_drawing_are_refused_meanwhile(
-    chat: Chat, tmp_path: Path
-) -> None:
-    sample = SampleConfig(penalty_alpha=0.6, top_k=4)
-    run = make_run(tmp_path / "searching", ByteTokenizer(), sample)
-    code, out, err = chat("/penalty-alpha\n/temp\n/seed 9\nab\n", path=run)
-    assert (code, out != "", "seed 5" in err) == (0, True, False)
-    for message in ("(penalty_alpha is 0.6)", "(temperature is 0.8; no token is", "(seed is 9; no token is"):
-        assert message in err
-    code, out, err = chat("/temp 0.1\n/top-k 0\n/beams 2\n/temp\n/top-k\n", path=run)
-    assert (code, out, err.count("error: ")) == (2, "", 3)
-    for message in (
-        "leave /temperature out, or draw: /penalty-alpha 0",
-        "penalty_alpha needs top_k",
-        "does not go with beams",
-    ):
-        assert message in err
+def test_settings_of_drawing_are_refused_while_beams_search(chat: Chat, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "searching", ByteTokenizer(), SampleConfig(beams=2))
+    code, searched_text, err = chat("/temp\n/seed 9\nab\n/save searched.jsonl\n", path=run)
+    assert (code, searched_text != "", "seed 5" in err) == (0, True, False)
+    assert "(temperature is 0.8; no token is" in err
+    assert "(seed is 9; no token is" in err
+    assert json.loads(Path("searched.jsonl").read_text())["seed"] is None
+    code, out, err = chat("/temp 0.1\n/top-k 3\n/temp\n/top-k\n", path=run)
+    assert (code, out, err.count("error: ")) == (2, "", 2)
+    assert "leave /top-k out, or draw: /beams 0" in err
     assert "(temperature is 0.8; " in err
-    assert "(top_k is 4)" in err
-    drawn_text = chat("ab\n", "--top-k", "4")[1]
-    assert chat("/penalty-alpha 0\nab\n", path=run)[1] == drawn_text
-    assert chat("ab\n", "--penalty-alpha", "0", path=run)[1] == drawn_text
-    searched_text = chat("ab\n", path=run)[1]
-    assert searched_text == chat("/penalty-alpha 0.6\nab\n", "--top-k", "4")[1] != drawn_text
+    assert "(top_k is off; " in err
+    drawn_text = chat("ab\n")[1]
+    assert chat("/beams 0\nab\n", path=run)[1] == chat("ab\n", "--beams", "0", path=run)[1] == drawn_text
+    assert searched_text == chat("ab\n", "--beams", "2")[1] == chat("/beams 2\nab\n")[1] != drawn_text
     code, out, err = chat("ab\n", "--temperature", "2", path=run)
     assert (code, out) == (2, "")
-    assert "leave --temperature out, or draw: --penalty-alpha 0" in err
-    assert chat("ab\n/save searched.jsonl\n", path=run)[0] == 0
-    assert json.loads(Path("searched.jsonl").read_text())["seed"] is None
+    assert "leave --temperature out, or draw: --beams 0" in err
     code, out, err = chat("ab\n", "--engine", "native", path=run)
     assert (code, out, err.count("error: "), "Ctrl-D" in err) == (2, "", 1, False)
-    code, _, err = chat("/beams 2\nab\n/top-k 3\n/beams 0\n/top-k 3\n")
-    assert (code, err.count("error: "), "(top_k is 3)" in err) == (2, 1, True)
-    assert "leave /top-k out, or draw: /beams 0" in err
 
 
 def test_a_template_frames_each_turn_and_a_stop_string_ends_the_answer(chat: Chat) -> None:

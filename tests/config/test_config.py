@@ -120,8 +120,6 @@ def configs(draw: st.DrawFn) -> Config:
         data["split"], data["text_key"] = "documents", "text"
         if data["prompt_key"] == data["completion_key"]:
             data["completion_key"] += "'"
-    if values["sample"]["penalty_alpha"] is not None:
-        values["sample"].update(beams=None, top_k=draw(small))
     if values["sample"]["min_new_tokens"] > values["sample"]["max_new_tokens"]:
         values["sample"]["min_new_tokens"] = 0
     if data["val_fraction"] + data["test_fraction"] >= 1:

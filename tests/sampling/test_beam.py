@@ -1,19 +1,25 @@
 """Beam search equals its definition without a cache, and, wide enough, the search of every text there is."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from itertools import pairwise, product
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from gpt_cli.config import Config, ModelConfig, SampleConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
+from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling import Sampler, SamplingParams
 from gpt_cli.sampling.beam import beam_search
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
+from tests.support.command import Run
 from tests.support.tiny_gpt import CONTEXT, make_model, reference_logits
 
 V = 4
@@ -140,3 +146,38 @@ def test_more_texts_than_beams_are_refused(options: dict[str, Any], n: int, mess
     sampler = Sampler(make_model(256), ByteTokenizer(), SamplingParams())
     with pytest.raises(RequestError, match=message):
         sampler.generate_batch("a", n, **options)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("option", "value"), [("--top-k", 2), ("--temperature", 2)])
+def test_a_search_of_the_config_refuses_options_of_drawing_and_the_hint_leads_out(
+    sample: Run, tmp_path: Path, option: str, value: int
+) -> None:
+    config = Config(
+        model=ModelConfig(n_layer=1, n_head=2, n_embd=16, context_length=16),
+        sample=SampleConfig(prompt="ab", max_new_tokens=12, beams=2),
+    )
+    torch.manual_seed(0)
+    tokenizer = CharTokenizer("\nabcdefgh")
+    weights = GPT(config.model, tokenizer.vocab_size).state_dict()
+    run = save(tmp_path / "searching", 3, weights, {}, {}, config, tokenizer)
+    code, out, err = sample("--run", run, option, value)
+    assert (code, out) == (2, "")
+    assert f"hint: leave {option} out, or draw: --beams 0" in err
+    code, out, err = sample("--run", run, "--beams", 0, option, value)
+    assert (code, out != "") == (0, True)
+
+
+def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it_by_name() -> None:
+    pytest.importorskip("fastapi")
+    from gpt_cli.serve.api_errors import ApiError
+    from gpt_cli.serve.generation_request import make_generation_request
+    from gpt_cli.serve.limits import Limits
+    from gpt_cli.serve.request_schemas import CompletionRequest
+
+    engine = SimpleNamespace(needs_processors=lambda sampling: False)
+    model: Any = SimpleNamespace(defaults=SampleConfig(beams=2, top_k=4), engine=engine)
+    request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+    assert (request.sampling.beams, request.sampling.top_k) == (None, 4)
+    with pytest.raises(ApiError, match="there is no parameter beams here"):
+        CompletionRequest.read({"prompt": "a", "beams": 2})

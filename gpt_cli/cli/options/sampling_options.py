@@ -61,9 +61,6 @@ LogitBiasOption = Annotated[
 SeedOption = Annotated[int | None, panel_option(_CHOICE, "The same seed, the same text. [default: random, printed]")]
 BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with N candidates. 0: off.")]
 LengthPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Of beams: the higher, the longer.")]
-PenaltyAlphaOption = Annotated[
-    float | None, panel_option(_CHOICE, "Of the top k, likely and unlike the text before. 0: off.")
-]
 ForbidOption = Annotated[str | None, panel_option(_LIMITS, "None of these characters.", metavar="CHARS")]
 AllowOption = Annotated[str | None, panel_option(_LIMITS, "Only these characters.", metavar="CHARS")]
 ChoicesOption = Annotated[str | None, panel_option(_LIMITS, "One of these texts.", metavar="A,B,...")]
@@ -121,16 +118,11 @@ def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams
         reason = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no effect"
         draw = "" if options.get("beams") else f", or draw: {prefix}beams 0"
         raise RequestError(reason, hint=f"leave {drawn[0]} out{draw}")
-    drawn = [option for option in drawn if option != f"{prefix}top-k"]
-    if sampling.penalty_alpha is not None and drawn:
-        reason = f"of the sampling options {prefix}top-k alone counts, not {drawn[0]}"
-        draw = "" if options.get("penalty_alpha") else f", or draw: {prefix}penalty-alpha 0"
-        raise RequestError(f"{prefix}penalty-alpha draws no token: {reason}", hint=f"leave {drawn[0]} out{draw}")
 
 
 def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n: int) -> None:
     """Say which `options` of drawing have no effect at temperature 0, and that all of `n` texts are the same there."""
-    if not sampling.greedy or sampling.searches:
+    if not sampling.greedy or sampling.beams is not None:
         return
     if filters := [f"--{name.replace('_', '-')}" for name in DRAWS if name != "temperature" and options.get(name)]:
         verb = "has" if len(filters) == 1 else "have"
@@ -141,9 +133,7 @@ def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n
 
 def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:
     """The settings of drawing that have no effect, since `sampling` searches."""
-    if not sampling.searches:
-        return ()
-    return [name for name in (*DRAWS, "seed") if name != "top_k" or sampling.penalty_alpha is None]
+    return () if sampling.beams is None else (*DRAWS, "seed")
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:

@@ -41,7 +41,6 @@ def chat(
     min_p: opts.MinPOption = None,
     seed: opts.SeedOption = None,
     beams: opts.BeamsOption = None,
-    penalty_alpha: opts.PenaltyAlphaOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
 ) -> int:
     """Write a text with a model, in turns: you write a line, it continues.
@@ -77,7 +76,7 @@ def chat(
     generator.require(sampling)
     generator.warm_up()
     conversation = Conversation(saved.tokenizer, context, before, between, turns, head, system)
-    drawn = "" if sampling.searches else f", seed {sampling.seed}"
+    drawn = "" if sampling.beams is not None else f", seed {sampling.seed}"
     note(f"{path}, step {saved.step:,}{drawn}")
     if sys.stdin is not None and sys.stdin.isatty():
         note("/help lists the commands, Ctrl-D ends the chat")

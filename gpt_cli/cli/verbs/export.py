@@ -107,14 +107,14 @@ def export(
         write_single_file(loaded, target)
         kind = "one file for gpt"
     elif to == "hf":
-        from gpt_cli.export.huggingface import export_huggingface, unexported_search
+        from gpt_cli.export.huggingface import export_huggingface
 
         if dtype == "q8_0" or dtype == "q4_0":
             raise RequestError(f"--dtype {dtype} is for --to gguf", hint="for hf: f32, f16 or bf16")
         architecture = export_huggingface(loaded, target, dtype).architecture
         kind = with_article(architecture)
-        if loaded.config.task.labels is None and (key := unexported_search(loaded.config.sample)) is not None:
-            note(f"{key} is not in generation_config.json: without options Transformers takes the likeliest token")
+        if loaded.config.task.labels is None and loaded.config.sample.beams is not None:
+            note("sample.beams is not in generation_config.json: by default Transformers takes the likeliest token")
     else:
         from gpt_cli.export.gguf import export_gguf
 

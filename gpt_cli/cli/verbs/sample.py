@@ -67,7 +67,6 @@ def sample(
     seed: opts.SeedOption = None,
     beams: opts.BeamsOption = None,
     length_penalty: opts.LengthPenaltyOption = None,
-    penalty_alpha: opts.PenaltyAlphaOption = None,
     forbid: opts.ForbidOption = None,
     allow: opts.AllowOption = None,
     choices: opts.ChoicesOption = None,
@@ -138,7 +137,7 @@ def sample(
         head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": engine_name}
         print_json(head | {"samples": _as_objects(next(texts), copies)})
         return
-    random = not (sampling.greedy or sampling.searches)
+    random = sampling.beams is None and not sampling.greedy
     note(f"{path}, step {loaded.step:,}" + (f", seed {sampling.seed}" if random else ""))
     if jsonl:
         _print_lines(zip(whole, texts, strict=True), sampling.seed, copies)
