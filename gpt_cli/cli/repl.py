@@ -28,7 +28,7 @@ HELP = """\
 text         the model goes on after it; an empty line: it goes on after its own
 //text       the text /text
 /temp X      the temperature from now on; without X: the one in force. Likewise
-             /top-k N, /top-p P, /min-p P, /typical-p P, /repetition-penalty X,
+             /top-k N, /top-p P, /min-p P, /repetition-penalty X,
              /no-repeat-ngram N, /max-new-tokens N, and of a search, which draws
              no token, /beams N; 0: off
 /stop TEXT   end an answer before TEXT, \\n for a new line; without it: never

@@ -51,6 +51,7 @@ def _sampling(name: str, instead: str, *off: Any) -> Removed:
 TABLE = (
     Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),
     _sampling("penalty_alpha", "use sampling, or beam search (beams)", 0),
+    _sampling("typical_p", "use top_p or min_p", 1),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

@@ -30,8 +30,6 @@ class SampleConfig(ConfigSection):
     """Keep the likeliest tokens that together have this probability (Holtzman et al., 2020). null: off."""
     min_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
-    typical_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Keep the tokens nearest to the expected surprise that have this probability (Meister et al., 2022). null: off."""
     repetition_penalty: Annotated[float, Field(ge=1.0 / MAX_PENALTY, le=MAX_PENALTY)] | None = None
     """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
     no_repeat_ngram: Count | None = None

@@ -1,7 +1,7 @@
 """From logits to the next token: temperature, filters, and a draw without a device sync.
 
-Shapes: B samples, V vocabulary. A filtered token gets the logit -inf; at least one remains, the likeliest except under
-typical_p. Equally likely tokens are kept or filtered together, so the result does not depend on the vocabulary's order.
+Shapes: B samples, V vocabulary. A filtered token gets the logit -inf; the likeliest always remains. Equally likely
+tokens are kept or filtered together, so the result does not depend on the vocabulary's order.
 """
 
 import math
@@ -25,7 +25,7 @@ def next_token(logits: Tensor, sampling: SamplingParams, noise: Tensor | None) -
 
 
 def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
-    """(B, V) -> (B, V) fp32: divided by the temperature, which is not 0; then top-k, top-p, min-p, typical-p.
+    """(B, V) -> (B, V) fp32: divided by the temperature, which is not 0; then top-k, top-p, min-p.
 
     Each filter gets the renormalised result of the one before; the order is that of Hugging Face.
     """
@@ -36,8 +36,6 @@ def filter_logits(logits: Tensor, sampling: SamplingParams) -> Tensor:
         logits = keep_top_p(logits, sampling.top_p)
     if sampling.min_p is not None:
         logits = keep_min_p(logits, sampling.min_p)
-    if sampling.typical_p is not None:
-        logits = keep_typical_p(logits, sampling.typical_p)
     return logits
 
 
@@ -65,25 +63,6 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
     """Keep the tokens at least `p` times as likely as the likeliest (Nguyen et al., 2024)."""
     return _keep_from(logits, logits.amax(dim=-1, keepdim=True) + math.log(p))
-
-
-def keep_typical_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens for which all more typical ones together have a probability below `p`.
-
-    A token is the more typical, the closer its surprise is to the one expected, the entropy (Meister et al., 2022).
-    """
-    if p >= 1:
-        return logits
-    log_probs = logits.log_softmax(dim=-1)
-    probability = log_probs.exp()
-    surprise = -log_probs.masked_fill(log_probs == -math.inf, 0.0)
-    entropy = (probability * surprise).sum(dim=-1, keepdim=True)  # (B, 1)
-    oddness = (surprise - entropy).abs().masked_fill(probability == 0, math.inf)
-    ascending, order = oddness.sort()
-    share = (probability.gather(-1, order) * _WHOLE).long()
-    more_typical = share.cumsum(dim=-1) - share
-    n_kept = (more_typical < p * _WHOLE).sum(dim=-1, keepdim=True).clamp(min=1)
-    return logits.masked_fill(oddness > ascending.gather(-1, n_kept - 1), -math.inf)
 
 
 def _keep_from(logits: Tensor, threshold: Tensor) -> Tensor:

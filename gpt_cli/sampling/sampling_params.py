@@ -30,7 +30,6 @@ class SamplingOptions(TypedDict, total=False):
     min_p: float | None
     seed: int
     stop: str | Sequence[str] | None
-    typical_p: float | None
     repetition_penalty: float | None
     no_repeat_ngram: int | None
     min_new_tokens: int
@@ -87,7 +86,6 @@ class SamplingParams:
     min_p: float | None = _option(None, _FRACTION, off=0)
     seed: int = _option(0, _SEED)
     stop: tuple[str, ...] = ()
-    typical_p: float | None = _option(None, _FRACTION)
     repetition_penalty: float | None = _option(None, _PENALTY)  # divides the logits of tokens that occurred already
     no_repeat_ngram: int | None = _option(None, _FROM_1, off=0)  # no n-gram of this length occurs twice
     min_new_tokens: int = _option(0, _FROM_0)  # until then neither end-of-text nor a stop string ends the text

@@ -114,7 +114,6 @@ class GenerationFields(_Strict):
     """Accepted and ignored: the server records nothing about its clients."""
     top_k: int | None = None
     min_p: FiniteFloat | None = None
-    typical_p: FiniteFloat | None = None
     repetition_penalty: FiniteFloat | None = None
     no_repeat_ngram: int | None = None
     min_new_tokens: int | None = None

@@ -268,13 +268,13 @@ def test_what_cannot_be_done_is_one_error_and_the_chat_goes_on(chat: Chat, typed
 
 
 def test_a_setting_that_the_engine_cannot_meet_is_refused_and_does_not_stay(chat: Chat) -> None:
-    code, out, err = chat("/typical-p 0.5\nab\n/typical-p\n", "--engine", "native")
+    code, out, err = chat("/repetition-penalty 2\nab\n/repetition-penalty\n", "--engine", "native")
     assert code == 2
-    assert "the native engine does not go with typical_p" in err
-    assert "(typical_p is off)" in err
+    assert "the native engine does not go with repetition_penalty" in err
+    assert "(repetition_penalty is off)" in err
     assert out != ""
-    code, out, err = chat("/typical-p 0.5\nab\n")  # torch takes over
-    assert (code, "(typical_p is 0.5)" in err, out != "") == (0, True, True)
+    code, out, err = chat("/repetition-penalty 2\nab\n")  # torch takes over
+    assert (code, "(repetition_penalty is 2.0)" in err, out != "") == (0, True, True)
 
 
 def test_characters_that_the_vocabulary_lacks_are_an_error_or_left_out(chat: Chat, tmp_path: Path) -> None:

@@ -137,7 +137,6 @@ def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Run, char_r
     options = ("--run", char_run, "--prompt", "ab", "--seed", 1, "--max-new-tokens", 60)
     plain = sample(*options)[1]
     for flags in (
-        ("--typical-p", 0.2),
         ("--repetition-penalty", 10_000),  # an untrained model has small logits
         ("--no-repeat-ngram", 2),
         ("--logit-bias", "a=5"),
@@ -150,7 +149,7 @@ def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Run, char_r
         code, out, err = sample(*options, *flags)
         assert (code, err.count("\n")) == (0, 1)
         assert out != plain
-    off = ("--typical-p", 1, "--repetition-penalty", 1, "--no-repeat-ngram", 0, "--beams", 0, "--min-new-tokens", 0)
+    off = ("--repetition-penalty", 1, "--no-repeat-ngram", 0, "--beams", 0, "--min-new-tokens", 0)
     assert sample(*options, *off, "--logit-bias", "a=0")[1] == plain
     assert sample(*options, "--logit-bias", "a=5") == sample(*options, "--logit-bias", "#1=5")
 
@@ -198,7 +197,7 @@ def test_a_file_of_prompts_that_cannot_be_used_is_one_error_with_its_line(
         (["--regex", "a", "--stop", "b"], "stop does not go with regex"),
         (["--forbid", "\nabcdefgh"], "leave no character of the vocabulary"),
         (["--allow", "X"], "leave no character of the vocabulary"),
-        (["--typical-p", "0"], "typical_p must be above 0"),
+        (["--top-p", "0"], "top_p must be above 0"),
         (["--repetition-penalty", "-1"], "repetition_penalty must be from 1e-06 to 1e+06"),
         (["--beams", "2", "-n", "3"], "2 beams cannot give 3 texts"),
         (["--batch-size", "0"], "invalid value for '--batch-size'"),

@@ -128,7 +128,7 @@ def test_captured_steps_write_what_eager_ones_write_within_the_context_and_past_
 FILTERS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 1.3},
-    "filtered": {"temperature": 1.0, "top_k": 7, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95},
+    "filtered": {"temperature": 1.0, "top_k": 7, "top_p": 0.9, "min_p": 0.02},
 }
 
 
@@ -203,7 +203,7 @@ def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
 def test_no_decode_step_asks_the_device_for_a_number() -> None:
     """On the meta device there are none: a step that asked would raise."""
     model = make_model(context_length=64).to("meta")
-    sampling = SamplingParams(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, typical_p=0.95, max_new_tokens=60)
+    sampling = SamplingParams(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, max_new_tokens=60)
     rows = SequenceBatch(model, [[1, 2], [3, 4]])
     with torch.inference_mode():
         rows.cache.length = 2

@@ -13,7 +13,7 @@ from torch import Tensor
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling import SamplingParams, stream_texts
-from gpt_cli.sampling.filters import filter_logits, keep_typical_p
+from gpt_cli.sampling.filters import filter_logits
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
@@ -100,37 +100,6 @@ def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beam
     assert rules[2].log_probs == [[pytest.approx(-math.log(V))]] * 4
 
 
-def reference_typical(weights: list[int], p: float) -> list[bool]:
-    """Tokens in the order of |surprise - entropy|, as far as the probability before them is below p."""
-    total = sum(weights)
-    entropy = -sum(w / total * math.log(w / total) for w in weights)
-    deviations = [abs(-math.log(w / total) - entropy) for w in weights]
-    return [
-        sum(v for v, o in zip(weights, deviations, strict=True) if o < deviation - 1e-9) < p * total
-        for deviation in deviations
-    ]
-
-
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.data())
-def test_typical_p_keeps_the_tokens_nearest_to_the_entropy(weights: list[int], data: st.DataObject) -> None:
-    p = (data.draw(st.integers(0, sum(weights) - 1)) + 0.5) / sum(weights)
-    log_weights = torch.tensor([[math.log(w) for w in weights]], dtype=torch.float64)
-    entropy_ties = torch.tensor([weights]).unique().numel() < len(weights)
-    keep_mask = (keep_typical_p(log_weights, p) > -math.inf)[0].tolist()
-    if not entropy_ties:  # equal weights share their fate only up to rounding of the entropy
-        assert keep_mask == reference_typical(weights, p)
-    assert any(keep_mask)
-
-
-def test_typical_p_passes_over_what_another_filter_took_out() -> None:
-    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(3))
-    filtered_logits = filter_logits(logits, SamplingParams(temperature=1.0, top_k=9, typical_p=0.6))
-    topk = logits.topk(9)
-    expected = keep_typical_p(topk.values, 0.6)
-    assert torch.equal(filtered_logits.gather(1, topk.indices), expected)
-    assert (filtered_logits > -math.inf).sum() == (expected > -math.inf).sum()
-
-
 BPE = train_tokenizer(["the cat sat on the mat " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
 
 
@@ -206,7 +175,7 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"typical_p": 0.0}, "typical_p must be above 0 and at most 1, not 0.0"),
+        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be from 1e-06 to 1e+06, not 0.0"),
         ({"repetition_penalty": math.nan}, "repetition_penalty must be from 1e-06 to 1e+06, not nan"),
         ({"no_repeat_ngram": 0}, "no_repeat_ngram must be at least 1, not 0"),
@@ -263,16 +232,13 @@ TEXTS = torch.randint(40, (8, 30), generator=torch.Generator().manual_seed(12))
         ({"top_p": 0.8}, [("TopPLogitsWarper", 0.8)]),
         ({"top_p": 0.05}, [("TopPLogitsWarper", 0.05)]),
         ({"min_p": 0.1}, [("MinPLogitsWarper", 0.1)]),
-        ({"typical_p": 0.6}, [("TypicalLogitsWarper", 0.6)]),
-        ({"typical_p": 0.1}, [("TypicalLogitsWarper", 0.1)]),
         (
-            {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.8},
+            {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "min_p": 0.02},
             [
                 ("TemperatureLogitsWarper", 1.5),
                 ("TopKLogitsWarper", 20),
                 ("TopPLogitsWarper", 0.9),
                 ("MinPLogitsWarper", 0.02),
-                ("TypicalLogitsWarper", 0.8),
             ],
         ),
     ],

@@ -51,7 +51,7 @@ NO_CHAT_COMMAND = {
     "log_probs": "nothing prints them",
 }
 NO_CHAT_OPTION = NO_CHAT_COMMAND | dict.fromkeys(
-    ("typical_p", "repetition_penalty", "no_repeat_ngram"), "set in the chat by a command"
+    ("repetition_penalty", "no_repeat_ngram"), "set in the chat by a command"
 )
 NOT_OF_THE_SERVER = {
     "beams": "the server has no search",

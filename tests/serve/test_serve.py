@@ -80,7 +80,7 @@ def sample_flags(options: dict[str, Any]) -> list[str]:
         {"temperature": 0.7, "top_k": 5, "stop": ["e", "th"]},
         {"top_p": 0.8, "min_p": 0.05, "max_tokens": 33},
         {"regex": "[a-f]+ [g-z]{3}"},
-        {"typical_p": 0.5, "repetition_penalty": 1.3, "no_repeat_ngram": 2, "min_new_tokens": 20, "stop": "a"},
+        {"repetition_penalty": 1.3, "no_repeat_ngram": 2, "min_new_tokens": 20, "stop": "a"},
         {"allow": "abc ", "max_tokens": 9},
     ],
     ids=str,

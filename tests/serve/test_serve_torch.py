@@ -34,7 +34,7 @@ SAMPLING = [
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.0),
     SamplingParams(temperature=0.7, top_k=5, repetition_penalty=1.3),
-    SamplingParams(temperature=1.3, typical_p=0.8),
+    SamplingParams(temperature=1.3, top_p=0.8),
 ]
 CASE = st.fixed_dictionaries(
     {

@@ -188,7 +188,7 @@ def refuse(note):
     raise AssertionError(note)
 
 
-ALL_FILTERS = {"top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95}
+ALL_FILTERS = {"top_k": 50, "top_p": 0.9, "min_p": 0.01}
 UNEQUAL_PROMPTS = [[1], [2, 3, 4] * 20, [5] * 300]
 
 

@@ -338,7 +338,7 @@ def test_samples_and_metrics_are_files_anyone_can_read(tmp_path):
         ("seed=1", True),
         ("sample.every=null", False),
         ("runtime.engine=torch", False),
-        ("sample.typical_p=0.9", False),  # torch samples what the decoder does not support
+        ("sample.repetition_penalty=1.1", False),  # torch samples what the decoder does not support
     ],
 )
 def test_the_decoder_of_samples_is_compiled_before_the_clock_starts(tmp_path, monkeypatch, change, is_needed, compiler):

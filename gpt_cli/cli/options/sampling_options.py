@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpt_cli.config import SampleConfig
     from gpt_cli.sampling import SamplingOptions, SamplingParams
 
-DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+DRAWS = ("temperature", "top_k", "top_p", "min_p")
 _LENGTH, _CHOICE, _LIMITS = "How long", "How to choose tokens", "What may be written"
 
 
@@ -49,9 +49,6 @@ TemperatureOption = Annotated[
 TopKOption = Annotated[int | None, panel_option(_CHOICE, "Among the k likeliest tokens. 0: off.")]
 TopPOption = Annotated[float | None, panel_option(_CHOICE, "Among the likeliest with this probability. 1: off.")]
 MinPOption = Annotated[float | None, panel_option(_CHOICE, "Not below this times the likeliest's probability. 0: off.")]
-TypicalPOption = Annotated[
-    float | None, panel_option(_CHOICE, "Locally typical sampling with this probability. 1: off.")
-]
 RepetitionPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Above 1: against tokens seen before. 1: off.")]
 NoRepeatNgramOption = Annotated[int | None, panel_option(_CHOICE, "Never the same n tokens in a row again. 0: off.")]
 LogitBiasOption = Annotated[

@@ -60,7 +60,6 @@ def sample(
     top_k: opts.TopKOption = None,
     top_p: opts.TopPOption = None,
     min_p: opts.MinPOption = None,
-    typical_p: opts.TypicalPOption = None,
     repetition_penalty: opts.RepetitionPenaltyOption = None,
     no_repeat_ngram: opts.NoRepeatNgramOption = None,
     logit_bias: opts.LogitBiasOption = None,

@@ -5,8 +5,8 @@ let here = [];    /* those that are shown */
 let running = null;
 
 /* What is sent only where it is not off; the rest is text. */
-const OFF = { typical_p: 1, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, no_repeat_ngram: 0, min_new_tokens: 0 };
-const OWN = ["top_k", "min_p", "typical_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices", "allow", "forbid"];
+const OFF = { repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, no_repeat_ngram: 0, min_new_tokens: 0 };
+const OWN = ["top_k", "min_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices", "allow", "forbid"];
 
 function settings() {
   const number = (id) => Number($(id).value);
@@ -137,7 +137,7 @@ function elsewhere() {
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ");
   $("as-python").textContent = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="${state.key ? "KEY" : "none"}")\nanswer = client.completions.create(${named}, extra_body=${JSON.stringify(own)})\nprint(answer.choices[0].text)`;
   const flags = { prompt: body.prompt, "max-new-tokens": body.max_tokens, temperature: body.temperature, "top-k": body.top_k,
-    "top-p": body.top_p, "min-p": body.min_p, seed: body.seed, stop: body.stop, "typical-p": body.typical_p,
+    "top-p": body.top_p, "min-p": body.min_p, seed: body.seed, stop: body.stop,
     "repetition-penalty": body.repetition_penalty, "no-repeat-ngram": body.no_repeat_ngram, "min-new-tokens": body.min_new_tokens,
     regex: body.regex, choices: body.choices?.join(","), allow: body.allow, forbid: body.forbid };
   const biases = Object.entries(body.logit_bias || {}).map(([id, value]) => ` --logit-bias ${quote(`#${id}=${value}`)}`).join("");
