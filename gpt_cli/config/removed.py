@@ -52,6 +52,8 @@ TABLE = (
     Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),
     _sampling("penalty_alpha", "use sampling, or beam search (beams)", 0),
     _sampling("typical_p", "use top_p or min_p", 1),
+    _sampling("forbid", "use logit_bias (-inf for a token), or regex", ""),
+    _sampling("allow", "use regex", ""),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

@@ -38,10 +38,6 @@ class SampleConfig(ConfigSection):
     """Before which neither the end of the text nor a stop string ends it."""
     stop: list[Name] = []
     """Texts before which a sample ends."""
-    forbid: Name | None = None
-    """Characters that are not written. null: none."""
-    allow: Name | None = None
-    """The only characters that are written. null: all."""
     beams: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     """Search for the likeliest text with this many candidates, in place of sampling. null: off."""
     length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0

@@ -58,14 +58,12 @@ class ProcessorFactory:
         self._bias = token_bias(tokenizer, sampling.logit_bias)
         self._pattern: CompiledPattern | None = None
         _refuse_long_choices(tokenizer, sampling)
-        if any(limit is not None for limit in (sampling.pattern, sampling.forbid, sampling.allow)):
+        if sampling.pattern is not None:
             never = [token for token, value in self._bias.items() if value == -math.inf]
             self._pattern = CompiledPattern(
                 tokenizer,
                 sampling.pattern,
                 sampling.max_new_tokens,
-                allow=sampling.allow,
-                forbid=sampling.forbid,
                 never=never,
                 asked="text of the choices" if sampling.choices else "text that matches the pattern",
             )

@@ -34,8 +34,6 @@ class SamplingOptions(TypedDict, total=False):
     no_repeat_ngram: int | None
     min_new_tokens: int
     logit_bias: Mapping[str, float] | Mapping[int, float] | Sequence[tuple[str | int, float]] | None
-    forbid: str | None
-    allow: str | None
     choices: str | Sequence[str] | None
     regex: str | None
     beams: int | None
@@ -90,8 +88,6 @@ class SamplingParams:
     no_repeat_ngram: int | None = _option(None, _FROM_1, off=0)  # no n-gram of this length occurs twice
     min_new_tokens: int = _option(0, _FROM_0)  # until then neither end-of-text nor a stop string ends the text
     logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
-    forbid: str | None = _option(None, off="")  # characters that are not written
-    allow: str | None = _option(None, off="")  # the only characters that are written
     choices: tuple[str, ...] = ()  # the text is one of these
     regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
     beams: int | None = _option(None, _BEAMS, off=0)  # the width of beam search
@@ -102,8 +98,8 @@ class SamplingParams:
         for name in _FIELDS:
             if (problem := range_problem(name, getattr(self, name))) is not None:
                 raise RequestError(f"{name} {problem}")
-        single = {name: (getattr(self, name) or "",) for name in ("forbid", "allow", "regex")}
-        for name, texts in {"stop": self.stop, "choices": self.choices, **single}.items():
+        regex = () if self.regex is None else (self.regex,)
+        for name, texts in {"stop": self.stop, "choices": self.choices, "regex": regex}.items():
             for text in texts:
                 if not _is_text(text):
                     raise RequestError(f"{name} must be a text, not {text!r}")
@@ -228,7 +224,7 @@ def _to_tuple(value: str | Iterable[Any] | None) -> tuple[Any, ...]:
 
 
 def off_as_none(name: str, value: Any) -> Any:
-    """`value`, or None if it is what switches the option `name` off where there is no None: 0, or no characters."""
+    """`value`, or None if it is the 0 that switches the option `name` off where there is no None."""
     off = _FIELDS[name].metadata.get("off")
     return None if off is not None and value == off else value
 

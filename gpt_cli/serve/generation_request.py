@@ -73,8 +73,7 @@ def _with_processors(request: GenerationRequest, presence: float, frequency: flo
     try:
         factory = ProcessorFactory(request.model.tokenizer, request.sampling)
     except UserError as error:
-        constrains = ("regex", "choices", "allow", "forbid")
-        param = next((name for name in constrains if getattr(request.sampling, name)), None)
+        param = next((name for name in ("regex", "choices") if getattr(request.sampling, name)), None)
         raise to_api_error(error, param) from None
     except RecursionError:
         raise ApiError(400, "regex: it is nested too deeply", param="regex") from None

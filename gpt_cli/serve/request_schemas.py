@@ -119,8 +119,6 @@ class GenerationFields(_Strict):
     min_new_tokens: int | None = None
     regex: Annotated[str, Field(max_length=2000)] | None = None
     choices: Annotated[list[_Stop], Field(min_length=1, max_length=100)] | None = None
-    forbid: Annotated[str, Field(max_length=1000)] | None = None
-    allow: Annotated[str, Field(max_length=1000)] | None = None
 
     @field_validator("*")
     @classmethod

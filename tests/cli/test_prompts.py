@@ -101,7 +101,7 @@ def test_the_words_of_a_template_stand_around_every_prompt(sample: Run, char_run
 def test_how_a_run_writes_can_be_edited_in_its_config_and_flags_come_first(sample: Run, run_directory: Path) -> None:
     config = run_directory / "config.yaml"
     changed = (
-        "\nsample:\n  prompt: bad\n  max_new_tokens: 6\n  temperature: 0.0\n  forbid: abc\n  stop: [h]\n"
+        "\nsample:\n  prompt: bad\n  max_new_tokens: 6\n  temperature: 0.0\n  stop: [a, b, c, h]\n"
         "  prefix: de\n  repetition_penalty: 1.5\n"
     )
     text, count = re.subn(r"\nsample:\n(?:  .*\n)*", lambda _: changed, config.read_text())
@@ -112,7 +112,7 @@ def test_how_a_run_writes_can_be_edited_in_its_config_and_flags_come_first(sampl
     assert code == 0
     assert out.startswith("debad")
     assert not set(out[5:]) & set("abch")
-    plain = ("--prefix", "", "--repetition-penalty", 1, "--forbid", "", "--temperature", 1.0, "--seed", 1)
+    plain = ("--prefix", "", "--repetition-penalty", 1, "--temperature", 1.0, "--seed", 1)
     assert set(sample(*options, "--max-new-tokens", 200, *plain, "--stop", "\n\n\n\n")[1]) >= set("abch")
     sampler = gpt_cli.load(run_directory)
     assert sampler.defaults.repetition_penalty == 1.5
@@ -141,8 +141,6 @@ def test_every_option_of_the_choice_of_tokens_has_its_effect(sample: Run, char_r
         ("--no-repeat-ngram", 2),
         ("--logit-bias", "a=5"),
         ("--logit-bias", "#1=5"),
-        ("--forbid", "a"),
-        ("--allow", "abc"),
         ("--beams", 3),
         ("--stop", plain[5]),
     ):
@@ -195,8 +193,6 @@ def test_a_file_of_prompts_that_cannot_be_used_is_one_error_with_its_line(
         (["--regex", "("], "is not a regular expression"),
         (["--regex", "a{30}"], "max_new_tokens is 24"),
         (["--regex", "a", "--stop", "b"], "stop does not go with regex"),
-        (["--forbid", "\nabcdefgh"], "leave no character of the vocabulary"),
-        (["--allow", "X"], "leave no character of the vocabulary"),
         (["--top-p", "0"], "top_p must be above 0"),
         (["--repetition-penalty", "-1"], "repetition_penalty must be from 1e-06 to 1e+06"),
         (["--beams", "2", "-n", "3"], "2 beams cannot give 3 texts"),

@@ -176,41 +176,6 @@ def test_a_character_is_never_cut_by_the_last_token() -> None:
             assert re.fullmatch(r"[é€😀]+|a", text.text())
 
 
-@pytest.mark.parametrize("tokenizer", [CHAR, BYTE, BPE], ids=lambda t: t.kind)
-def test_forbidden_characters_are_never_written_not_even_in_pieces_and_allowed_ones_alone(tokenizer: Tokenizer) -> None:
-    model = make_model(tokenizer.vocab_size)
-    model.head.weight.data.zero_()
-    sampler = Sampler(model, tokenizer, SamplingParams(max_new_tokens=60, min_new_tokens=60))
-    for seed in range(3):
-        forbid_text = sampler.generate("1", forbid="aé", seed=seed).text()
-        assert not set(forbid_text) & set("aé")
-        assert len(forbid_text) > 20
-        allow_text = sampler.generate("1", allow="bé", seed=seed).text()
-        assert set(allow_text) <= set("bé\ufffd")  # a last character may be cut, as in any text
-        stream = sampler.generate("1", forbid="aé", regex=r"\w+", allow="ab1é", seed=seed)
-        assert re.fullmatch("[b1]+", stream.text())
-
-
-def test_no_text_ends_within_a_character_where_characters_are_allowed() -> None:
-    assert BPE.eot_id is not None
-    matcher = CompiledPattern(BPE, None, 9, allow="é").matcher()
-    ids = {BPE.token_bytes(token): token for token in range(BPE.vocab_size)}
-    first, second = (ids[bytes([byte])] for byte in "é".encode())
-    for token, may_end in ((first, False), (second, True)):
-        matcher.accept(token)
-        mask = matcher.mask()
-        assert mask is not None
-        assert bool(mask[BPE.eot_id]) == may_end
-
-
-def test_a_model_may_still_end_its_text_where_characters_are_forbidden() -> None:
-    assert BPE.eot_id is not None
-    sampler = Sampler(make_model(BPE.vocab_size), BPE, SamplingParams(logit_bias=((BPE.eot_id, 50.0),)))
-    assert sampler.generate("a", forbid="b", seed=1).finish_reason is None
-    text = sampler.generate("a", forbid="b", seed=1)
-    assert (text.text(), text.finish_reason) == ("", "end_of_text")
-
-
 def test_a_token_that_is_never_written_is_no_way_to_a_match() -> None:
     with pytest.raises(RequestError, match="the vocabulary cannot write any text that matches"):
         CompiledPattern(CHAR, "a+", 9, never=[0])

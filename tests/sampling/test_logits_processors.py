@@ -150,7 +150,7 @@ def test_the_text_does_not_end_before_min_new_tokens() -> None:
 def test_a_stop_string_counts_only_after_min_new_tokens() -> None:
     model = make_model(256)
     model.head.weight.data.zero_()
-    options = SamplingParams(allow="x", stop=("xx",), min_new_tokens=5)
+    options = SamplingParams(logit_bias=(("x", 50.0),), stop=("xx",), min_new_tokens=5)
     (text,) = stream_texts(model, ByteTokenizer(), [65], options)
     assert (text.text(), len(text.tokens), text.finish_reason) == ("xxxxx", 7, "stop")
 
@@ -197,7 +197,7 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
         ({"temperature": None}, "temperature must be a number, not None"),
         ({"max_new_tokens": None}, "max_new_tokens must be a whole number, not None"),
         ({"stop": ("a", "\udcff")}, "the text is not UTF-8: its byte 0xff"),
-        ({"forbid": "\ud800"}, "the text has half a surrogate pair"),
+        ({"regex": "\ud800"}, "the text has half a surrogate pair"),
         ({"choices": ("a",), "regex": "b"}, "give choices or a regex, not both"),
         ({"regex": "b", "stop": ("c",)}, "stop does not go with regex, which ends the text itself"),
         ({"choices": ("b",), "beams": 3}, "beams does not go with choices"),

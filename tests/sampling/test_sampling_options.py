@@ -44,8 +44,6 @@ NO_CHAT_COMMAND = {
     "min_new_tokens": "an answer may be short",
     "length_penalty": "a search takes that of the run",
     "logit_bias": OF_A_PROMPT,
-    "forbid": "as the run has it",
-    "allow": "as the run has it",
     "choices": OF_A_PROMPT,
     "regex": OF_A_PROMPT,
     "log_probs": "nothing prints them",
@@ -58,12 +56,7 @@ NOT_OF_THE_SERVER = {
     "length_penalty": "the server has no search",
     "log_probs": "logprobs, which counts alternatives",
 }
-NO_EMPTY_TEXT = "a key that says nothing is left out"
-STRICTER_IN_THE_CONFIG = {
-    ("max_new_tokens", 0): "a sample of a run writes something",
-    ("forbid", ""): NO_EMPTY_TEXT,
-    ("allow", ""): NO_EMPTY_TEXT,
-}
+STRICTER_IN_THE_CONFIG = {("max_new_tokens", 0): "a sample of a run writes something"}
 
 
 def assert_known(surface: set[str], left_out: dict[str, str]) -> None:
@@ -148,8 +141,8 @@ def test_what_is_off_on_the_command_line_is_none_and_the_help_says_so() -> None:
 
 
 def test_none_switches_every_option_off_that_can_be_off() -> None:
-    some = SamplingParams(stop=("a",), logit_bias=(("a", 1.0),), allow="ab", top_k=3)
-    assert some.replace({"stop": None, "logit_bias": None, "allow": "", "top_k": 0}) == SamplingParams()
+    some = SamplingParams(stop=("a",), logit_bias=(("a", 1.0),), top_k=3)
+    assert some.replace({"stop": None, "logit_bias": None, "top_k": 0}) == SamplingParams()
     assert SamplingParams(choices=("a", "b")).replace({"choices": None}) == SamplingParams()
 
 

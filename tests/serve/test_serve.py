@@ -81,7 +81,7 @@ def sample_flags(options: dict[str, Any]) -> list[str]:
         {"top_p": 0.8, "min_p": 0.05, "max_tokens": 33},
         {"regex": "[a-f]+ [g-z]{3}"},
         {"repetition_penalty": 1.3, "no_repeat_ngram": 2, "min_new_tokens": 20, "stop": "a"},
-        {"allow": "abc ", "max_tokens": 9},
+        {"regex": "[abc ]*", "max_tokens": 9},
     ],
     ids=str,
 )

@@ -58,8 +58,6 @@ LogitBiasOption = Annotated[
 SeedOption = Annotated[int | None, panel_option(_CHOICE, "The same seed, the same text. [default: random, printed]")]
 BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with N candidates. 0: off.")]
 LengthPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Of beams: the higher, the longer.")]
-ForbidOption = Annotated[str | None, panel_option(_LIMITS, "None of these characters.", metavar="CHARS")]
-AllowOption = Annotated[str | None, panel_option(_LIMITS, "Only these characters.", metavar="CHARS")]
 ChoicesOption = Annotated[str | None, panel_option(_LIMITS, "One of these texts.", metavar="A,B,...")]
 RegexOption = Annotated[
     str | None, panel_option(_LIMITS, "A match of this, as Python's re reads it.", metavar="PATTERN")

@@ -66,8 +66,6 @@ def sample(
     seed: opts.SeedOption = None,
     beams: opts.BeamsOption = None,
     length_penalty: opts.LengthPenaltyOption = None,
-    forbid: opts.ForbidOption = None,
-    allow: opts.AllowOption = None,
     choices: opts.ChoicesOption = None,
     regex: opts.RegexOption = None,
     n: Annotated[int, typer.Option("-n", min=1, max=_MAX, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,

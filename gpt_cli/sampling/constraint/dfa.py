@@ -63,12 +63,12 @@ def classify(sets: Iterable[Ranges]) -> tuple[Classes, dict[Ranges, frozenset[in
     return Classes(starts, classes), classes_of
 
 
-def to_dfa(nfa: NFA, alphabet: Ranges) -> DFA:
-    """The automaton of `nfa`, restricted to characters of `alphabet` (the subset construction).
+def to_dfa(nfa: NFA) -> DFA:
+    """The automaton of `nfa` (the subset construction).
 
     Raises RequestError when it has too many states, or its states are too large subsets.
     """
-    classes, classes_of = classify([alphabet, *(ranges for edges in nfa.edges for ranges, _ in edges)])
+    classes, classes_of = classify(ranges for edges in nfa.edges for ranges, _ in edges)
     start = _closure(nfa, {nfa.start})
     numbers = {start: 0}
     rows: list[dict[int, int]] = []
@@ -83,7 +83,7 @@ def to_dfa(nfa: NFA, alphabet: Ranges) -> DFA:
         reached: dict[int, set[int]] = {}
         for state in states:
             for ranges, target in nfa.edges[state]:
-                for class_ in classes_of[ranges] & classes_of[alphabet]:
+                for class_ in classes_of[ranges]:
                     reached.setdefault(class_, set()).add(target)
         row = {}
         for class_, targets in reached.items():

@@ -6,7 +6,7 @@ let running = null;
 
 /* What is sent only where it is not off; the rest is text. */
 const OFF = { repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, no_repeat_ngram: 0, min_new_tokens: 0 };
-const OWN = ["top_k", "min_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices", "allow", "forbid"];
+const OWN = ["top_k", "min_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices"];
 
 function settings() {
   const number = (id) => Number($(id).value);
@@ -16,7 +16,7 @@ function settings() {
   body.min_p = number("min_p");
   if ($("stop").value) body.stop = $("stop").value;
   for (const [id, off] of Object.entries(OFF)) if ($(id).value !== "" && number(id) !== off) body[id] = number(id);
-  for (const id of ["regex", "allow", "forbid"]) if ($(id).value) body[id] = $(id).value;
+  if ($("regex").value) body.regex = $("regex").value;
   if ($("choices").value) body.choices = $("choices").value.split(",");
   const bias = $("logit_bias").value.split(",").filter((one) => one.trim()).map((one) => one.split("=").map((part) => part.trim()));
   if (bias.length) body.logit_bias = Object.fromEntries(bias.map(([id, value]) => [id, Number(value)]));
@@ -139,7 +139,7 @@ function elsewhere() {
   const flags = { prompt: body.prompt, "max-new-tokens": body.max_tokens, temperature: body.temperature, "top-k": body.top_k,
     "top-p": body.top_p, "min-p": body.min_p, seed: body.seed, stop: body.stop,
     "repetition-penalty": body.repetition_penalty, "no-repeat-ngram": body.no_repeat_ngram, "min-new-tokens": body.min_new_tokens,
-    regex: body.regex, choices: body.choices?.join(","), allow: body.allow, forbid: body.forbid };
+    regex: body.regex, choices: body.choices?.join(",") };
   const biases = Object.entries(body.logit_bias || {}).map(([id, value]) => ` --logit-bias ${quote(`#${id}=${value}`)}`).join("");
   const missing = ["presence_penalty", "frequency_penalty"].filter((name) => name in body);
   const run = state.runs[$("model").value];
