@@ -6,15 +6,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options.sampling_options import refuse_draws_of_search, unused_by_search
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.cli.usage import with_unknown_option
+from gpt_cli.config.removed import removed_use
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
 from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams, with_learned_end
@@ -27,25 +26,20 @@ if TYPE_CHECKING:
 HELP = """\
 text         the model goes on after it; an empty line: it goes on after its own
 //text       the text /text
-/temp X      the temperature from now on; without X: the one in force. Likewise
-             /top-k N, /top-p P, /min-p P, /repetition-penalty X,
-             /no-repeat-ngram N, /max-new-tokens N, and of a search, which draws
-             no token, /beams N; 0: off
-/stop TEXT   end an answer before TEXT, \\n for a new line; without it: never
+/temp X      the temperature from now on; without X: print it
+/top-k K     draw from the K likeliest tokens; 0: from all; without K: print it
 /seed N      the seed of the next answer; the next ones count up from it
+/stop TEXT   end an answer before TEXT, \\n for a new line; without it: never
 /reset       forget what was said
 /save FILE   write what was said into a new file; into a .jsonl, a line a turn
 /help /quit  Ctrl-C stops an answer, Ctrl-D ends the chat"""
 
-_NO_COMMAND = frozenset({"min_new_tokens", "length_penalty"})  # an answer may be short; a search takes the run's
-_KINDS: dict[object, type[int] | type[float]] = {int: int, int | None: int, float: float, float | None: float}
-
-
-def number_commands() -> dict[str, tuple[str, type[int] | type[float]]]:
-    """{command: (sampling option, type)} of the options that are a number, such as /top-k and /temp."""
-    options = [option for option in fields(SamplingParams) if option.type in _KINDS and option.name not in _NO_COMMAND]
-    commands = {option.name.replace("_", "-"): (option.name, _KINDS[option.type]) for option in options}
-    return {"temp": commands["temperature"], **commands}
+SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
+    "temp": ("temperature", float),
+    "top-k": ("top_k", int),
+    "seed": ("seed", int),
+}
+"""{command: (sampling option, type)}"""
 
 
 class Repl:
@@ -66,7 +60,6 @@ class Repl:
         self._skip_unknown, self._raw = skip_unknown, raw
         self._typed = sys.stdin.isatty()
         self._saved: set[Path] = set()  # files of this conversation, which may be written again
-        self._numbers = number_commands()
         self._commands: dict[str, Callable[[str], None]] = {
             "stop": self._set_stop,
             "reset": self._reset,
@@ -115,10 +108,12 @@ class Repl:
             self._answer(line.removeprefix("/") if line.startswith("//") else line)
             return
         name, _, value = line.removeprefix("/").partition(" ")
-        if name in self._numbers:
+        if name in SETTINGS:
             self._set(name, value.strip())
         elif name in self._commands:
             self._commands[name](value)
+        elif (problem := removed_use(f"gpt chat /{name}", value)) is not None:
+            raise RequestError(problem)
         else:
             raise RequestError(
                 f"there is no command /{escape_control_chars(name[:30])}",
@@ -160,7 +155,9 @@ class Repl:
         return self._conversation.say(message)
 
     def _set(self, name: str, value: str) -> None:
-        key, kind = self._numbers[name]
+        key, kind = SETTINGS[name]
+        if self._sampling.beams is not None:
+            raise RequestError(f"beam search draws no token: /{name} has no effect", hint="gpt chat --beams 0")
         if value:
             try:
                 number = kind(value)
@@ -168,13 +165,9 @@ class Repl:
                 article = "a whole number" if kind is int else "a number"
                 raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
             options: SamplingOptions = {key: number}  # type: ignore[misc]
-            changed = self._sampling.replace(options)
-            refuse_draws_of_search(options, changed, "/")
-            self._generator.require(changed)
-            self._sampling = changed
+            self._sampling = self._sampling.replace(options)
         now = getattr(self._sampling, key)
-        idle = key in unused_by_search(self._sampling)
-        note(f"({key} is {'off' if now is None else now}{'; no token is drawn, so it has no effect' if idle else ''})")
+        note(f"({key} is {'off' if now is None else now})")
 
     def _set_stop(self, value: str) -> None:
         stop = value.replace("\\n", "\n")

@@ -54,6 +54,20 @@ TABLE = (
     _sampling("typical_p", "use top_p or min_p", 1),
     _sampling("forbid", "use logit_bias (-inf for a token), or regex", ""),
     _sampling("allow", "use regex", ""),
+    Removed(
+        (
+            "gpt chat /temperature",
+            "gpt chat /top-p",
+            "gpt chat /min-p",
+            "gpt chat /typical-p",
+            "gpt chat /repetition-penalty",
+            "gpt chat /no-repeat-ngram",
+            "gpt chat /max-new-tokens",
+            "gpt chat /penalty-alpha",
+            "gpt chat /beams",
+        ),
+        "set it with an option of gpt chat",
+    ),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from gpt_cli.cli import repl
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, DataConfig, ModelConfig, SampleConfig
+from gpt_cli.config.removed import REMOVED
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling.conversation import Conversation
@@ -195,33 +196,28 @@ def test_a_draft_changes_no_answer(chat: Chat) -> None:
 def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     code, _, err = chat(
         "/temp 0\nab\n/save 1.jsonl\n/reset\n/seed 9\nab\n/save 2.jsonl\n"
-        "/top-k\n/top-k 3\n/top-k 0\n/max-new-tokens 1\n/reset\nab\n/save 3.jsonl\n"
+        "/top-k\n/top-k 3\n/top-k 0\n/reset\nab\n/save 3.jsonl\n"
     )
     assert code == 0
     first, second, third = (json.loads(Path(f"{number}.jsonl").read_text()) for number in (1, 2, 3))
-    assert first["answer"] == second["answer"]  # greedy, whatever the seed
+    assert first["answer"] == second["answer"] == third["answer"]  # greedy, whatever the seed
     assert (first["seed"], second["seed"], third["seed"]) == (5, 9, 10)
-    assert first["answer"].startswith(third["answer"])
-    for message in ("(temperature is 0.0)", "(top_k is off)", "(top_k is 3)", "(seed is 9)", "(max_new_tokens is 1)"):
+    for message in ("(temperature is 0.0)", "(top_k is off)", "(top_k is 3)", "(seed is 9)"):
         assert message in err
     assert err.count("(top_k is off)") == 2
 
 
 def test_settings_of_drawing_are_refused_while_beams_search(chat: Chat, tmp_path: Path) -> None:
     run = make_run(tmp_path / "searching", ByteTokenizer(), SampleConfig(beams=2))
-    code, searched_text, err = chat("/temp\n/seed 9\nab\n/save searched.jsonl\n", path=run)
+    code, searched_text, err = chat("ab\n/save searched.jsonl\n", path=run)
     assert (code, searched_text != "", "seed 5" in err) == (0, True, False)
-    assert "(temperature is 0.8; no token is" in err
-    assert "(seed is 9; no token is" in err
     assert json.loads(Path("searched.jsonl").read_text())["seed"] is None
-    code, out, err = chat("/temp 0.1\n/top-k 3\n/temp\n/top-k\n", path=run)
-    assert (code, out, err.count("error: ")) == (2, "", 2)
-    assert "leave /top-k out, or draw: /beams 0" in err
-    assert "(temperature is 0.8; " in err
-    assert "(top_k is off; " in err
+    code, out, err = chat("/temp 0.1\n/top-k 3\n/seed 9\n/temp\nab\n", path=run)
+    assert (code, out, err.count("error: ")) == (2, searched_text, 4)
+    assert "beam search draws no token: /top-k has no effect" in err
     drawn_text = chat("ab\n")[1]
-    assert chat("/beams 0\nab\n", path=run)[1] == chat("ab\n", "--beams", "0", path=run)[1] == drawn_text
-    assert searched_text == chat("ab\n", "--beams", "2")[1] == chat("/beams 2\nab\n")[1] != drawn_text
+    assert chat("ab\n", "--beams", "0", path=run)[1] == drawn_text
+    assert searched_text == chat("ab\n", "--beams", "2")[1] != drawn_text
     code, out, err = chat("ab\n", "--temperature", "2", path=run)
     assert (code, out) == (2, "")
     assert "leave --temperature out, or draw: --beams 0" in err
@@ -267,14 +263,21 @@ def test_what_cannot_be_done_is_one_error_and_the_chat_goes_on(chat: Chat, typed
     assert Path("there.txt").read_text() == "mine"
 
 
-def test_a_setting_that_the_engine_cannot_meet_is_refused_and_does_not_stay(chat: Chat) -> None:
-    code, out, err = chat("/repetition-penalty 2\nab\n/repetition-penalty\n", "--engine", "native")
-    assert code == 2
-    assert "the native engine does not go with repetition_penalty" in err
-    assert "(repetition_penalty is off)" in err
-    assert out != ""
-    code, out, err = chat("/repetition-penalty 2\nab\n")  # torch takes over
-    assert (code, "(repetition_penalty is 2.0)" in err, out != "") == (0, True, True)
+@pytest.mark.parametrize("name", [name for name in REMOVED if " /" in name])
+def test_a_removed_command_is_one_error_with_its_sentence_and_the_chat_goes_on(chat: Chat, name: str) -> None:
+    code, out, err = chat(f"{name.removeprefix('gpt chat ')} 1\nab\n")
+    assert (code, out != "", err.count("error: ")) == (2, True, 1)
+    assert f"error: {REMOVED[name].sentence(name)}\n" in err
+
+
+def test_options_against_repetition_hold_in_a_chat_and_are_refused_where_the_engine_has_none(chat: Chat) -> None:
+    options = ("--temperature", "0", "--max-new-tokens", "200")
+    greedy = chat("ab\n", *options)[1]
+    for option, value in (("--no-repeat-ngram", "1"), ("--repetition-penalty", "1000000")):
+        code, out, _ = chat("ab\n", *options, option, value)  # torch takes over
+        assert (code, out != greedy) == (0, True)
+        code, out, err = chat("ab\n", "--engine", "native", option, value)
+        assert (code, out, err.count("error: ")) == (2, "", 1)
 
 
 def test_characters_that_the_vocabulary_lacks_are_an_error_or_left_out(chat: Chat, tmp_path: Path) -> None:
@@ -318,13 +321,14 @@ def environment() -> dict[str, str]:
     return subprocess_env(TERM="dumb")
 
 
-def test_ctrl_c_in_a_pipe_stops_the_answer_and_the_next_line_is_answered(run: Path) -> None:
+def test_ctrl_c_in_a_pipe_stops_the_answer_and_the_next_line_is_answered(run: Path, tmp_path: Path) -> None:
     arguments = ["chat", str(run), "--seed", "1", "--max-new-tokens", "100000000"]
     with subprocess.Popen(
         [sys.executable, "-c", START, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        cwd=tmp_path,
         env=environment(),
     ) as process:
         assert process.stdin is not None
@@ -333,11 +337,11 @@ def test_ctrl_c_in_a_pipe_stops_the_answer_and_the_next_line_is_answered(run: Pa
         process.stdin.flush()
         assert len(process.stdout.read(100)) == 100  # in the middle of an answer
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(b"/max-new-tokens 3\ncd\n", timeout=HANG)
+        _, err = process.communicate(b"/stop e\ncd\n/save chat.jsonl\n", timeout=HANG)
         assert process.returncode == 0
     assert err.decode().count("(stopped)") == 1
-    assert "(max_new_tokens is 3)" in err.decode()
-    assert len(out.decode().rstrip("\n").rpartition("\n")[2]) <= 100
+    _, turn = (json.loads(line) for line in (tmp_path / "chat.jsonl").read_text().splitlines())
+    assert (turn["said"], turn["seed"], "e" in turn["answer"]) == ("cd", 2, False)
 
 
 @pytest.fixture

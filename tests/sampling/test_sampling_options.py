@@ -40,7 +40,7 @@ NOT_IN_THE_CONFIG = {
     "log_probs": "what is printed, not what is written",
 }
 NOT_OF_SAMPLE = {"log_probs": "--jsonl prints them"}
-NO_CHAT_COMMAND = {
+NO_CHAT_OPTION = {
     "min_new_tokens": "an answer may be short",
     "length_penalty": "a search takes that of the run",
     "logit_bias": OF_A_PROMPT,
@@ -48,8 +48,8 @@ NO_CHAT_COMMAND = {
     "regex": OF_A_PROMPT,
     "log_probs": "nothing prints them",
 }
-NO_CHAT_OPTION = NO_CHAT_COMMAND | dict.fromkeys(
-    ("repetition_penalty", "no_repeat_ngram"), "set in the chat by a command"
+NO_CHAT_COMMAND = NO_CHAT_OPTION | dict.fromkeys(
+    ("max_new_tokens", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "beams"), "an option of the chat"
 )
 NOT_OF_THE_SERVER = {
     "beams": "the server has no search",
@@ -79,9 +79,8 @@ def test_the_command_line_has_every_option_or_it_is_listed() -> None:
 
 
 def test_a_chat_sets_every_option_or_it_is_listed_and_its_help_names_the_commands() -> None:
-    commands = {name: option for name, (option, _) in repl.number_commands().items()} | {"stop": "stop"}
-    assert_known(set(commands.values()), NO_CHAT_COMMAND)
-    for name in set(commands) - {"temperature"}:  # which is /temp there
+    assert_known({option for option, _ in repl.SETTINGS.values()} | {"stop"}, NO_CHAT_COMMAND)
+    for name in (*repl.SETTINGS, "stop"):
         assert re.search(rf"/{name}\b", repl.HELP), name
 
 

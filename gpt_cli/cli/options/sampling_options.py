@@ -104,14 +104,14 @@ def sampling_params(defaults: "SampleConfig", seed: int | None, options: "Sampli
     return sampling
 
 
-def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams", prefix: str = "--") -> None:
+def refuse_draws_of_search(options: "SamplingOptions", sampling: "SamplingParams") -> None:
     """Refuse `options` of drawing that were given where `sampling`, made of them and of a run's config, searches."""
     if options.get("length_penalty") is not None and sampling.beams is None:
-        raise RequestError(f"{prefix}length-penalty is for beam search", hint=f"{prefix}beams 4, or leave it out")
-    drawn = [prefix + name.replace("_", "-") for name in DRAWS if options.get(name)]
+        raise RequestError("--length-penalty is for beam search", hint="--beams 4, or leave it out")
+    drawn = [f"--{name.replace('_', '-')}" for name in DRAWS if options.get(name)]
     if sampling.beams is not None and drawn:
-        reason = f"{prefix}beams searches the likeliest text, in which {drawn[0]} has no effect"
-        draw = "" if options.get("beams") else f", or draw: {prefix}beams 0"
+        reason = f"--beams searches the likeliest text, in which {drawn[0]} has no effect"
+        draw = "" if options.get("beams") else ", or draw: --beams 0"
         raise RequestError(reason, hint=f"leave {drawn[0]} out{draw}")
 
 
@@ -124,11 +124,6 @@ def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n
         note(f"temperature 0 takes the likeliest token: {' and '.join(filters)} {verb} no effect")
     if n > 1:
         note(f"at temperature 0 all {n:,} texts are the same")
-
-
-def unused_by_search(sampling: "SamplingParams") -> Sequence[str]:
-    """The settings of drawing that have no effect, since `sampling` searches."""
-    return () if sampling.beams is None else (*DRAWS, "seed")
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:

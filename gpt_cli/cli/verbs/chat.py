@@ -39,6 +39,8 @@ def chat(
     top_k: opts.TopKOption = None,
     top_p: opts.TopPOption = None,
     min_p: opts.MinPOption = None,
+    repetition_penalty: opts.RepetitionPenaltyOption = None,
+    no_repeat_ngram: opts.NoRepeatNgramOption = None,
     seed: opts.SeedOption = None,
     beams: opts.BeamsOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
