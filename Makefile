@@ -86,7 +86,7 @@ attack: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.promises --attack
 
 reference: $(VENV)/.installed
-	$(BIN)/python -m gpt_cli.cli.reference docs/reference
+	$(BIN)/python -m docs.make_reference docs/reference
 
 bench: $(VENV)/.installed-dev
 	@test -n "$(AGAINST)" -a -n "$(TEXT)" || { echo "make bench AGAINST=yardstick.py TEXT=file.txt (see bench/training.py)"; exit 2; }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import typer
 
-from gpt_cli.cli.reference import commands_page, config_page, every_command, example, values
+from docs.make_reference import commands_page, config_page, every_command, example, values
 from gpt_cli.config.keys import fields, schema_of
 from tests.support.command import ROOT, parse_arguments
 

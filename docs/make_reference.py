@@ -1,6 +1,6 @@
 """The reference pages of the documentation, from the schema and the verbs.
 
-    python -m gpt_cli.cli.reference docs/reference      or: make reference
+    python -m docs.make_reference docs/reference      or: make reference
 
 Nothing on these pages is written by hand, so nothing on them can fall behind; a test compares what is committed with
 what this writes.
@@ -18,9 +18,12 @@ from typing import Any
 import typer
 
 from gpt_cli.cli.help_format import help_sections
+from gpt_cli.cli.main import app
+from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.explain import may_change
 from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, list_type, schema_of, sections
 from gpt_cli.config.schema import Config
+from gpt_cli.files import make_directory, replace_file
 from gpt_cli.literals import INT32_MAX
 
 _NOTE = "<!-- Written by `make reference`. Change the schema or the command, not this page. -->"
@@ -30,8 +33,6 @@ _WIDTH = 120
 
 def write_reference(folder: Path) -> list[Path]:
     """Write both pages into `folder`; their paths."""
-    from gpt_cli.files import make_directory, replace_file
-
     make_directory(folder)
     pages = {folder / "config.md": config_page(), folder / "commands.md": commands_page()}
     for path, text in pages.items():
@@ -113,8 +114,6 @@ def _marked(key: str) -> str:
 
 
 def _default(value: Any) -> str:
-    from gpt_cli.config.dump import to_yaml_scalar
-
     return f"`{to_yaml_scalar(value)}`"
 
 
@@ -148,8 +147,6 @@ def commands_page() -> str:
 
 def every_command() -> Iterator[tuple[str, typer.Context]]:
     """("gpt data list", its context) of every verb that does something, in the order of the help."""
-    from gpt_cli.cli.main import app
-
     root: Any = typer.main.get_command(app)
     yield from _below(root, root.make_context("gpt", [], resilient_parsing=True))
 
