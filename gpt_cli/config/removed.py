@@ -48,6 +48,7 @@ def _sampling(name: str, instead: str, *off: Any) -> Removed:
     return Removed((f"sample.{name}", f"gpt sample {option}", f"gpt chat {option}", name), instead, (None, *off))
 
 
+_LABELS = "train a classifier (task.kind=classes) and use gpt classify"
 TABLE = (
     Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),
     _sampling("penalty_alpha", "use sampling, or beam search (beams)", 0),
@@ -68,6 +69,10 @@ TABLE = (
         ),
         "set it with an option of gpt chat",
     ),
+    Removed(("gpt score --labels", "gpt score --label-key"), _LABELS),
+    Removed(("gpt score --prefix", "gpt score --suffix", "gpt score --after"), _LABELS, ("",)),
+    Removed(("gpt score --normalise",), _LABELS, ("none",)),
+    Removed(("gpt score --format",), _LABELS, ("auto",)),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

@@ -98,8 +98,8 @@ class MissingKeyError(UserError):
         is_plain = self.pairs == ("prompt", "completion") and not self.is_settled
         return self.as_pairs() if is_plain else {}
 
-    def suggest(self, option: str, *, unlike: str | None = None) -> None:
-        """Have the hint suggest `option`, which ends in "=" or a space, for the key.
+    def suggest(self, option: str, *, unlike: str | None) -> None:
+        """Have the hint suggest `option`, which ends in "=", for the key.
 
         `unlike`: a key that is known to be of something else, and is suggested only if there is no other.
         """

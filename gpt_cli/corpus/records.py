@@ -57,7 +57,7 @@ def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
     """
     column: int | None = None
     empty_rows = 0
-    for location, row in read_rows(name, pieces):
+    for location, row in _read_rows(name, pieces):
         empty_rows += 1
         check_empty_records(name, empty_rows)
         if column is None:
@@ -69,7 +69,7 @@ def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
             yield location, [row[column].encode()]
 
 
-def read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def _read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, row) for the rows of CSV that are not empty, the header row first.
 
     Raises UserError as `read_csv` does.

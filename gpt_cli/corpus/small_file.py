@@ -1,4 +1,4 @@
-"""Files of texts that are read whole: prompts and examples that the command line names."""
+"""Files of prompts, which are read whole."""
 
 import sys
 from collections.abc import Iterator
@@ -21,11 +21,10 @@ def file_name(path: Path) -> str:
     return "standard input" if str(path) == "-" else str(path)
 
 
-def read_small_file(path: Path, description: str = "this") -> str:
+def read_small_file(path: Path) -> str:
     """The text of a file, decompressed as its suffix says, or of standard input for `-`.
 
     Raises RequestError if it is missing, a directory, too large or not UTF-8, and UserError for damaged compression.
-    `description` names the file in the message.
     """
     if str(path) == "-":
         if sys.stdin is None:
@@ -41,7 +40,7 @@ def read_small_file(path: Path, description: str = "this") -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        message = f"{description} is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
+        message = f"the prompt is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
         hint = "write it anew as UTF-8, for instance with iconv"
         raise RequestError(message, where=file_name(path), hint=hint) from None
 
@@ -70,15 +69,15 @@ def numbered_lines(text: str, name: str) -> Iterator[tuple[str, str]]:
         yield f"{name}:{number}", line.removesuffix("\r")
 
 
-def json_objects(text: str, name: str, key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, object) for each line that is not blank. Raises MissingKeyError without a text under `key`."""
+def json_objects(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (location, object) for each line that is not blank. Raises MissingKeyError without a `prompt`."""
     for location, line in numbered_lines(text, name):
         if not line.strip():
             continue
         value = parse_json_line(line, location)
         record = value if isinstance(value, dict) else {}
-        if not isinstance(record.get(key), str):
-            message = f"a JSON object with the key {key}, a text, is expected"
+        if not isinstance(record.get("prompt"), str):
+            message = "a JSON object with the key prompt, a text, is expected"
             texts = [name for name, text in record.items() if isinstance(text, str)]
-            raise MissingKeyError(message, "keys", key, texts, record, location)
+            raise MissingKeyError(message, "keys", "prompt", texts, record, location)
         yield location, value

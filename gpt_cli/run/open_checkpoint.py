@@ -94,5 +94,5 @@ def refuse_other_task(path: Path, config: Config, task: Task) -> None:
         )
     raise TaskError(
         f"{path} predicts tokens: it was not trained with task.kind classes",
-        hint=f"gpt score --run {quote(str(path))} --labels A,B FILE chooses the likeliest label",
+        hint="train one on labelled texts: gpt train FILE task.kind=classes",
     )

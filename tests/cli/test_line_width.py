@@ -33,7 +33,6 @@ COMMANDS = (
     ("sample", "--run", "runs/quickstart", "--seed", "1", "--max-new-tokens", "60", "--novelty"),
     ("score", "configs/quickstart.yaml", "--run", "runs/quickstart"),
     ("score", "configs/quickstart.yaml", "--run", "runs/quickstart", "--worst", "3", "--tokens"),
-    ("score", "configs/quickstart.yaml", "--run", "runs/quickstart", "--labels", "yes,no", "--format", "lines"),
     ("score", "configs/gpt2_tiny.yaml", "--run", "runs/quickstart", "--unknown", "skip"),
     ("score", "configs/gpt2_tiny.yaml", "--run", "runs/quickstart", "--unknown", "skip", "--worst", "3"),
     ("info", "runs/quickstart"),

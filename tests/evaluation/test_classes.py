@@ -474,7 +474,7 @@ def test_a_run_of_tokens_given_to_classify_is_one_error_with_a_hint(tmp_path, ca
     capsys.readouterr()
     assert main(["classify", "--run", run, "owl"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"error: {run} predicts tokens: it was not trained with task.kind classes\nhint: gpt score")
+    assert error.startswith(f"error: {run} predicts tokens: it was not trained with task.kind classes\nhint: ")
     with pytest.raises(RequestError, match="predicts tokens"):
         gpt_cli.load_classifier(run)
 

@@ -1,7 +1,5 @@
 """`gpt score`: every figure equals what a plain forward pass says of that token, and nothing of a text gets lost."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -16,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import Config, ModelConfig, TokenizerConfig
-from gpt_cli.evaluation.classifier import Classifier, common_prefix
 from gpt_cli.evaluation.logprob_scorer import LogprobScorer, NativeScorer
 from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText
 from gpt_cli.evaluation.sliding_windows import read_tokens, windows
@@ -154,32 +151,6 @@ def test_a_token_of_several_lines_belongs_to_the_one_where_it_begins() -> None:
     assert sum(len(scored.line(i).tokens) for i in range(3)) == len(ids)
 
 
-@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), BPE], ids=["byte", "bpe"])
-@pytest.mark.parametrize("prompt", ["", "the ", "the cat sat on the mat, " * 3])
-@pytest.mark.parametrize("normalise", ["none", "tokens", "bytes"])
-def test_the_score_of_a_label_is_that_of_the_whole_text_less_what_all_labels_share(
-    tokenizer: Tokenizer, prompt: str, normalise: str
-) -> None:
-    labels = ["cat", "mat", "ca"]  # one begins another
-    reader = TorchScorer(MODEL) if tokenizer.kind == "byte" else TorchScorer(make_model(276))
-    (verdict,) = Classifier(reader, tokenizer, labels, suffix=prompt, after="\n", normalise=normalise).classify([""])
-    first, choices = common_prefix(tokenizer, prompt, [label + "\n" for label in labels])
-    assert 1 <= first <= min(map(len, choices))
-    left_out = max(0, max(map(len, choices)) - CONTEXT - 1)  # the same for all labels
-    for index, (label, tokens) in enumerate(zip(labels, choices, strict=True)):
-        if prompt:
-            assert tokenizer.decode(tokens) == prompt + label + "\n"
-        with torch.no_grad():
-            inputs = torch.tensor([tokens[left_out:]])
-            log_probs = reader._model(inputs[:, :-1])[0].double().log_softmax(-1)
-        picked = log_probs[torch.arange(len(log_probs)), inputs[0, 1:]][first - left_out - 1 :]
-        assert verdict.log_probs[index] == pytest.approx(float(picked.sum()), abs=1e-4)
-        length = {"none": 1, "tokens": len(tokens) - first, "bytes": len(label) + 1}[normalise]
-        assert verdict.scores[index] == pytest.approx(verdict.log_probs[index] / length)
-    assert verdict.best == int(np.argmax(verdict.scores))
-    assert sum(verdict.probs) == pytest.approx(1)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = Config(model=MODEL.config)
@@ -299,39 +270,6 @@ def test_a_long_text_is_data_that_becomes_markup_where_one_looks(score: Run, fil
     assert score(tmp_path / "long.txt", "--html", tmp_path / "page.html", "--unknown", "skip")[0] == 2
 
 
-def write_csv(path: Path, rows: list[list[str]]) -> Path:
-    buffer = io.StringIO()
-    csv.writer(buffer).writerows(rows)
-    path.write_text(buffer.getvalue())
-    return path
-
-
-def test_labels_are_chosen_counted_and_laid_out(score: Run, tmp_path: Path) -> None:
-    texts = ["a, b", 'quo"te', "two\nlines", "d", "e"]
-    options = ("--labels", "yes,no,maybe", "--prefix", "Q:", "--suffix", " A:", "--after", "\n")
-    unlabelled = tmp_path / "texts.jsonl"
-    unlabelled.write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    _, out, _ = score(unlabelled, *options, "--jsonl", "--text-key", "body")
-    verdicts = [json.loads(line) for line in out.splitlines()]
-    assert [verdict["text"] for verdict in verdicts] == texts
-    chosen = [verdict["chosen"] for verdict in verdicts]
-    assert all(v["chosen"] == max(v["log_probs"], key=v["log_probs"].get) for v in verdicts)
-    assert verdicts[0]["label"] is None
-    truths = [*chosen[:3], *("no" if label != "no" else "yes" for label in chosen[3:])]  # three right, two wrong
-    table = write_csv(tmp_path / "t.csv", [["body", "kind"], *map(list, zip(texts, truths, strict=True))])
-    named = (table, *options, "--text-key", "body", "--label-key", "kind")
-    code, out, _ = score(*named)
-    assert code == 0
-    assert "accuracy  0.6000 (3 of 5)" in out
-    sums = json.loads(score(*named, "--json")[1])
-    assert (sums["accuracy"], sums["labelled"]) == (0.6, 5)
-    for truth, row in zip(("yes", "no", "maybe"), sums["confusion"], strict=True):
-        assert sum(row) == truths.count(truth)
-    _, out, _ = score(*named, "--worst", 2)
-    assert out.splitlines()[0].split() == ["chosen", "share", "true", "text"]
-    assert max(len(line) for line in out.splitlines()) <= 80
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -341,27 +279,12 @@ def test_labels_are_chosen_counted_and_laid_out(score: Run, tmp_path: Path) -> N
         (["text.txt", "--stride", "0"], "stride must be from 1 to 16"),
         (["text.txt", "--html", "page.pdf"], "written as .html"),
         (["text.txt", "--json", "--jsonl"], "not both"),
-        (["text.txt", "--suffix", "x"], "--suffix is for --labels"),
-        (["text.txt", "--labels", "a"], "at least two"),
-        (["text.txt", "--labels", "a,a"], "twice"),
-        (["text.txt", "--labels", "a,,b"], "label 2 of --labels is empty"),
-        (["text.txt", "--labels", "a,b", "--html", "x.html"], "does not go with"),
-        (["none.csv", "--labels", "a,b"], "there is no file none.csv"),
-        (["t.csv", "--labels", "a,b"], "none of --labels"),
-        (["t.csv", "--labels", "a,b", "--text-key", "body"], "has no column 'body'"),
-        (["t.csv", "--labels", "a,b", "--format", "jsonl"], "this line is not JSON"),
-        (["short.csv", "--labels", "a,b"], "too few"),
-        (["latin.csv", "--labels", "a,b"], "not UTF-8"),
-        (["t.csv", "--labels", "c," + "long" * 9], "the model's context is 16"),
     ],
 )
 def test_what_cannot_be_done_is_one_error(
     score: Run, file: Path, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "t.csv").write_text("text,label\nx,c\n")
-    (tmp_path / "short.csv").write_text("text,label\nx\n")
-    (tmp_path / "latin.csv").write_bytes(b"text,label\n\xe9,a\n")
     code, out, err = score(*arguments)
     assert code in (1, 2)
     assert out == ""

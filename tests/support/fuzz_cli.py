@@ -212,9 +212,9 @@ def prompts() -> Case:
             Path("case.prompt").write_bytes(mutated_bytes(dice, data) if dice.random() < 0.5 else data)
             if dice.random() < 0.7:
                 return [*arguments, "--prompt-file", "case.prompt"]
-            options = dice.choice([[], ["--jsonl"], ["--tokens"], ["--worst", "2"], ["--labels", f"a,b{text[:5]}"]])
-            flags = [*options, *dice.choice([[], ["--format", "csv"], ["--format", "jsonl"], ["--unknown", "skip"]])]
-            return ["score", "case.prompt", *arguments[1:3], *(word.replace("\0", "") for word in flags)]
+            options = dice.choice([[], ["--jsonl"], ["--tokens"], ["--worst", "2"]])
+            unknown = dice.choice([[], ["--unknown", "skip"]])
+            return ["score", "case.prompt", *arguments[1:3], *options, *unknown]
         return [*arguments, "--prompt", text]
 
     return case

@@ -47,9 +47,9 @@ def read_prompts(
     if prompts is not None:
         return _read_many(prompts, prompts_format)
     if prompt_file is not None:
-        return [Prompt(read_small_file(prompt_file, "the prompt"))]
+        return [Prompt(read_small_file(prompt_file))]
     if prompt == "-":
-        return [Prompt(read_small_file(Path("-"), "the prompt"))]
+        return [Prompt(read_small_file(Path("-")))]
     return None if prompt is None else [Prompt(prompt)]
 
 
@@ -65,11 +65,11 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
             f"{name} is a table, and prompts are lines of text, or of JSON with the key prompt",
             hint="write them one to a line; --prompts-format lines takes the lines of a .csv as they are",
         )
-    text = read_small_file(path, "the prompt")
+    text = read_small_file(path)
     if format_ == "jsonl" or (format_ == "auto" and is_jsonl):
         with as_request_error():
             try:
-                objects = list(json_objects(text, name, "prompt"))
+                objects = list(json_objects(text, name))
             except MissingKeyError as error:
                 error.advise("in a copy of the file, rename the one that is meant to prompt")
                 raise

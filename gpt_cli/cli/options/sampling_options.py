@@ -75,16 +75,16 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
         settings["logit_bias"] = [parse_bias(text) for text in settings["logit_bias"]]
     if settings.get("choices") is not None:
         settings["choices"] = settings["choices"].split(",")
-        note_spaces("--choices", settings["choices"])
+        _note_spaces(settings["choices"])
     return {name: value for name, value in settings.items() if value is not None}  # type: ignore[return-value]
 
 
-def note_spaces(option: str, texts: Sequence[str]) -> None:
-    """Say so where only some of the `texts` of an option begin with a space, which is a part of them."""
-    if len({text.startswith(" ") for text in texts}) == 2:
-        spaced = next(text for text in texts if text.startswith(" "))
-        stripped = quote(",".join(text.lstrip(" ") for text in texts))
-        note(f"{spaced!r} of {option} begins with a space, which belongs to it; without: {option} {stripped}")
+def _note_spaces(choices: Sequence[str]) -> None:
+    """Say so where only some of the `choices` begin with a space, which is a part of them."""
+    if len({choice.startswith(" ") for choice in choices}) == 2:
+        spaced = next(choice for choice in choices if choice.startswith(" "))
+        stripped = quote(",".join(choice.lstrip(" ") for choice in choices))
+        note(f"{spaced!r} of --choices begins with a space, which belongs to it; without: --choices {stripped}")
 
 
 def sampling_params(defaults: "SampleConfig", seed: int | None, options: "SamplingOptions") -> "SamplingParams":

@@ -1,4 +1,4 @@
-"""`gpt score`: what a model makes of a text, token by token and line by line; and which label it would give a text."""
+"""`gpt score`: what a model makes of a text, token by token and line by line."""
 
 import json
 import os
@@ -15,21 +15,18 @@ from gpt_cli.cli.options import sampling_options as opts
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
-from gpt_cli.cli.unknown_characters import UnknownChoice, refuse_unknown, unknown_option, without_unknown
+from gpt_cli.cli.unknown_characters import UnknownChoice, unknown_option, without_unknown
 from gpt_cli.errors import RequestError
 from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.evaluation.classifier import Classifier, Normalise
-    from gpt_cli.evaluation.logprob_scorer import LogprobScorer
     from gpt_cli.evaluation.scored_text import ScoredLine
-    from gpt_cli.run.checkpoint import Checkpoint
     from gpt_cli.tokenizer import Ids, Tokenizer
 
-_READ, _SHOW, _LABELS = "How it is read", "What is shown", "Choosing among labels"
+_READ, _SHOW = "How it is read", "What is shown"
 
 
 def score(
@@ -71,63 +68,25 @@ def score(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object with the sums.", rich_help_panel=_SHOW)
     ] = False,
-    labels: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Say which of these follows each text best.", rich_help_panel=_LABELS),
-    ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Put before each text.", rich_help_panel=_LABELS)
-    ] = None,
-    suffix: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Put between each text and the label.", rich_help_panel=_LABELS),
-    ] = None,
-    after: Annotated[
-        str, typer.Option(metavar="TEXT", help="Put after the label, and scored with it.", rich_help_panel=_LABELS)
-    ] = "",
-    normalise: Annotated[
-        Literal["none", "tokens", "bytes"],
-        typer.Option(help="Divide a label's log-probability by its length.", rich_help_panel=_LABELS),
-    ] = "none",
-    format: Annotated[
-        Literal["auto", "csv", "jsonl", "lines"],
-        typer.Option(help="Of FILE, with --labels. auto: by its name.", rich_help_panel=_LABELS),
-    ] = "auto",
-    label_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Which one holds the true label. [default: label, if it is there]",
-            rich_help_panel=_LABELS,
-        ),
-    ] = None,
 ) -> None:
     """Say how surprising a text is to a model, in bits, line by line and token by token.
 
     Every token but the first is predicted once. A text longer than the context is read in windows that overlap, so
-    that each token has more than half a context before it. With --labels, each text of FILE is given the label that
-    is the likeliest to follow it.
+    that each token has more than half a context before it.
 
     Example: gpt score letter.txt --worst 10
     """
     refuse_several({"--html": html is not None, "--jsonl": jsonl, "--json": as_json, "--tokens": tokens})
-    if worst is not None and (as_json or (jsonl and labels is not None)):
-        shown_as = "--json" if as_json else "--jsonl with --labels"
+    if worst is not None and as_json:
         useless = "--worst" if by == "bits-per-byte" else "--worst and --by"
-        raise RequestError(f"--worst chooses what is listed, and {shown_as} prints all", hint=f"leave {useless} out")
-    if by != "bits-per-byte" and (worst is None or labels is not None):
-        hint = "leave --by out" if as_json or labels is not None else f"--worst 10 --by {by}"
-        raise RequestError("--by is for --worst, of lines", hint=hint)
-    if encoding != "utf-8" and labels is not None:
-        raise RequestError("--encoding does not go with --labels: their FILE is UTF-8", hint="write it anew as UTF-8")
-    if labels is None:
-        _only_with_labels(
-            prefix=prefix, suffix=suffix, after=after, normalise=normalise, format=format, label_key=label_key
-        )
-        if html is not None:
-            from gpt_cli.report.html import check_page
+        raise RequestError("--worst chooses what is listed, and --json prints all", hint=f"leave {useless} out")
+    if by != "bits-per-byte" and worst is None:
+        hint = "leave --by out" if as_json else f"--worst 10 --by {by}"
+        raise RequestError("--by is for --worst", hint=hint)
+    if html is not None:
+        from gpt_cli.report.html import check_page
 
-            check_page(html, hint="gpt score FILE --html score.html", option="--html")
+        check_page(html, hint="gpt score FILE --html score.html", option="--html")
 
     from gpt_cli.run.find_run import is_run
     from gpt_cli.run.open_checkpoint import open_checkpoint
@@ -143,22 +102,6 @@ def score(
         from gpt_cli.corpus.sources import refuse_overwriting
 
         refuse_overwriting(html, [file, *saved.config.data.sources, *saved.config.data.val_sources], "--html")
-    if labels is not None:
-        from gpt_cli.cli.label_output import print_labels
-        from gpt_cli.evaluation.confusion import parse_labels
-        from gpt_cli.evaluation.texts_to_classify import read_texts_to_classify
-
-        if html is not None or tokens or stride is not None:
-            raise RequestError("--labels does not go with --html, --tokens or --stride")
-        names = parse_labels(labels)
-        opts.note_spaces("--labels", names)
-        examples = read_texts_to_classify(Path(file), format, text_key, label_key)
-        scorer = open_scorer(saved, device, engine, weights)
-        classifier = _classifier(saved, scorer, names, prefix, suffix, after, normalise)
-        note(f"{path}, step {saved.step:,}")
-        head = {"run": path, "step": saved.step, "engine": scorer.engine}
-        print_labels(classifier, examples, unknown, worst, jsonl=jsonl, as_json=as_json, head=head)
-        return
 
     from gpt_cli.corpus.readers import ReaderOptions
     from gpt_cli.evaluation.scored_text import ScoredText
@@ -191,26 +134,6 @@ def score(
     else:
         _print_rows((text.line(i) for i in chosen), len(text), tokens)
     note(f"{plural(text.tokens, 'token')}, loss {text.loss:.4f}, {text.bits_per_byte:.4f} bits per byte")
-
-
-def _classifier(
-    saved: "Checkpoint",
-    scorer: "LogprobScorer",
-    labels: "Sequence[str]",
-    prefix: str | None,
-    suffix: str | None,
-    after: str,
-    normalise: "Normalise",
-) -> "Classifier":
-    """The classifier of --labels; a prefix or suffix that is not given is that of the run's section `sample`."""
-    from gpt_cli.evaluation.classifier import Classifier
-
-    defaults = saved.config.sample
-    before = defaults.prefix if prefix is None else prefix
-    between = defaults.suffix if suffix is None else suffix
-    given = {"--prefix": before, "--suffix": between, "--after": after}
-    refuse_unknown(saved.tokenizer, {**given, **{f"the label '{label}'": label for label in labels}})
-    return Classifier(scorer, saved.tokenizer, labels, before, between, after, normalise)
 
 
 def _encode(tokenizer: "Tokenizer", name: str, text: str) -> "Ids":
@@ -283,10 +206,3 @@ def _print_rows(lines: "Iterable[ScoredLine]", last: int, tokens: bool) -> None:
     sys.stdout.flush()
     if coloured and not tokens:
         print(render_legend(), flush=True)
-
-
-def _only_with_labels(**given: Any) -> None:
-    """Refuse what is for --labels alone."""
-    for name, value in given.items():
-        if value not in (None, "", "none", "auto"):
-            raise RequestError(f"--{name.replace('_', '-')} is for --labels", hint="--labels yes,no")
