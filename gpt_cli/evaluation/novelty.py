@@ -1,153 +1,98 @@
-"""Measure verbatim copying: the substrings of a sample that are in the training text.
+"""Measure verbatim copying: which spans of a sample are in the training text of its run.
 
-Copied 8- and 20-grams and the longest copied span, in characters, all exact. A hash of 8 characters selects the spans
-of the training text that may share a substring with a sample; only these are run through the sample's suffix automaton.
-A hash collision costs time and does not change the result.
-
-Shapes: N characters of the training text, n of a gram.
+Texts are compared as UTF-8, and lengths counted in characters.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.evaluation.suffix_automaton import SuffixAutomaton
+from gpt_cli.corpus.mapped import MappedTokens
+from gpt_cli.corpus.store import Tokens
+from gpt_cli.errors import Notify, RequestError
+from gpt_cli.run.checkpoint import Checkpoint
+from gpt_cli.run.run_corpus import load_run_corpus
+from gpt_cli.terminal.progress import stage_progress
+from gpt_cli.tokenizer import Tokenizer
 
 GRAMS = (8, 20)
-_FILTERS = (8, 4, 1)  # characters that are hashed; shorter ones if nothing of 8 was copied
-_BLOCK = 1 << 20  # characters that are hashed at once
-_MAX_SEEN = 1 << 16  # short spans that are remembered, so as not to read them again
-_MAX_SEEN_LENGTH = 64  # characters of a short span
-_BASE, _MIX = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
-_TOP = np.uint64(48)  # the hash's highest 16 bits index a table
-
-NgramHashes = npt.NDArray[np.uint64]
+_CHUNK = 1 << 20  # tokens or bytes at once
+_SEPARATOR, _GAP = b"\xff", b"\xfe"  # never in UTF-8: no match spans one
+_HASHES = 1 << 20  # the highest 20 bits of a product
+_MIX, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(44)
 
 
-@dataclass(frozen=True)
-class Novelty:
-    """Copied spans of a text. Lengths are in characters."""
+def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[bytes, str]:
+    """The training text of a run, in UTF-8, and its validation text, verified by its fingerprint.
 
-    span: str
-    """The longest substring that is in the training text; of equals the first."""
-    copied: dict[int, float | None]
-    """n -> the share of its n-grams that are in the training text; None if it has fewer than n characters."""
-
-    def to_json(self) -> dict[str, Any]:
-        shares = {f"copied_{n}": None if share is None else round(share, 6) for n, share in self.copied.items()}
-        return {"longest": len(self.span), "span": self.span, **shares}
-
-
-def measure_novelty(samples: Sequence[str], training: str) -> list[Novelty]:
-    """Compare each sample with the training text, in one pass over it for all of them."""
-    results: dict[int, Novelty] = {}
-    for n in _FILTERS:
-        pending = [i for i, sample in enumerate(samples) if i not in results and (len(sample) >= n or n == 1)]
-        compared_samples = [_Sample(samples[i], n) for i in pending]
-        if any(samples[i] for i in pending):
-            _read_training(compared_samples, training, n)
-        for i, sample in zip(pending, compared_samples, strict=True):
-            matches = sample.automaton.matches()
-            if max(matches, default=0) >= n or n == 1:
-                results[i] = _novelty_of(samples[i], matches)
-    return [results[i] for i in range(len(samples))]
+    Raises RequestError if the text is missing or has changed.
+    """
+    if "-" in checkpoint.config.data.sources:
+        raise RequestError(
+            "the run was trained on standard input, so there is no text to compare with", hint="leave --novelty out"
+        )
+    with stage_progress() as progress:
+        corpus = load_run_corpus(checkpoint, note=note, progress=progress, instead="leave --novelty out")
+    validation = decode_all(corpus.tokenizer, corpus.val)
+    return decode_all(corpus.tokenizer, corpus.train), validation.decode("utf-8", "surrogateescape")
 
 
-def _novelty_of(sample: str, matches: list[int]) -> Novelty:
+def decode_all(tokenizer: Tokenizer, tokens: Tokens | MappedTokens) -> bytes:
+    """The text of all tokens. Special ones, which separate documents, and `<unk>` become a byte that UTF-8 lacks."""
+    pieces = [tokenizer.token_bytes(token) or _SEPARATOR for token in range(tokenizer.vocab_size)]
+    chunks = (tokens[start : start + _CHUNK].tolist() for start in range(0, len(tokens), _CHUNK))
+    return b"".join(b"".join([pieces[token] for token in chunk]) for chunk in chunks)
+
+
+def measure_novelty(sample: str, training: bytes) -> dict[str, Any]:
+    """The longest span of `sample` that `training` has, of equals the first, and the shares of its copied n-grams.
+
+    A share is None for a sample of fewer than n characters.
+    """
+    matches: list[int] = []
+    for width in (8, 4, 0):  # less where nothing as long is copied
+        matches = _matches(sample, _shared_parts(_encode(sample), training, width) if width else training)
+        if max(matches, default=0) >= width:
+            break
     longest = max(matches, default=0)
     end = matches.index(longest) + 1 if matches else 0
-    copied: dict[int, float | None] = {}
+    shares: dict[str, float | None] = {}
     for n in GRAMS:
         grams = len(sample) - n + 1
-        copied[n] = sum(match >= n for match in matches) / grams if grams > 0 else None
-    return Novelty(sample[end - longest : end], copied)
+        shares[f"copied_{n}"] = round(sum(match >= n for match in matches) / grams, 6) if grams > 0 else None
+    return {"longest": longest, "span": sample[end - longest : end], **shares}
 
 
-@dataclass
-class _Sample:
-    """A sample while it is compared with the training text."""
-
-    text: str
-    n: int
-    automaton: SuffixAutomaton = field(init=False)
-    hashes: NgramHashes = field(init=False)
-    """Hashes of its n-grams, sorted."""
-    table: npt.NDArray[np.bool_] = field(init=False)
-    """(65,536,) True for each value of the highest 16 bits that a hash has."""
-
-    def __post_init__(self) -> None:
-        self.automaton = SuffixAutomaton(self.text)
-        self.hashes = np.unique(_hash(_codes(self.text), self.n))
-        self.table = np.zeros(1 << 16, dtype=np.bool_)
-        self.table[self.hashes >> _TOP] = True
-        self._pending: tuple[int, int] | None = (
-            None  # first and last n-gram of a span that may continue in the next block
-        )
-        self._seen: set[str] = set()
-
-    def add(self, training: str, start: int, hashes: NgramHashes) -> None:
-        """Read the spans with matching n-grams; `hashes` are those of the training text from character `start` on."""
-        hits = np.flatnonzero(self.table[hashes >> _TOP])
-        if len(hits):
-            nearest = np.searchsorted(self.hashes, hashes[hits]).clip(max=len(self.hashes) - 1)
-            hits = hits[self.hashes[nearest] == hashes[hits]]
-        if not len(hits):
-            return
-        gaps = np.flatnonzero(np.diff(hits) > 1)
-        firsts = (start + hits[np.concatenate([[0], gaps + 1])]).tolist()
-        lasts = (start + hits[np.concatenate([gaps, [len(hits) - 1]])]).tolist()
-        for first, last in zip(firsts, lasts, strict=True):
-            if self._pending is not None and first == self._pending[1] + 1:
-                self._pending = self._pending[0], last
-            else:
-                self.finish(training)
-                self._pending = first, last
-
-    def finish(self, training: str) -> None:
-        """Read the pending span, which has no further n-gram."""
-        if self._pending is None:
-            return
-        text = training[self._pending[0] : self._pending[1] + self.n]
-        self._pending = None
-        if len(text) <= _MAX_SEEN_LENGTH:
-            if text in self._seen:
-                return
-            if len(self._seen) < _MAX_SEEN:
-                self._seen.add(text)
-        self.automaton.read(text)
+def _matches(sample: str, training: bytes) -> list[int]:
+    """The length of the longest substring of `training` that ends at each index of `sample`."""
+    matches: list[int] = []
+    start = 0
+    for end in range(1, len(sample) + 1):
+        while _encode(sample[start:end]) not in training:
+            start += 1
+        matches.append(end - start)
+    return matches
 
 
-def _read_training(samples: Sequence[_Sample], training: str, n: int) -> None:
-    """Mark in each sample the substrings of at least `n` that are in the training text."""
-    for start, hashes in _hashes_of(training, n):
-        for sample in samples:
-            if len(sample.hashes):
-                sample.add(training, start, hashes)
-    for sample in samples:
-        sample.finish(training)
+def _shared_parts(sample: bytes, training: bytes, width: int) -> bytes:
+    """The parts of `training` that share `width` bytes in a row with `sample`, and a few others: hashes collide."""
+    is_shared = np.zeros(_HASHES, dtype=np.bool_)
+    is_shared[_hashes(sample, width)] = True
+    edges = []
+    for at in range(0, max(1, len(training)), _CHUNK):
+        hits = is_shared[_hashes(training[at : at + _CHUNK + width - 1], width)]
+        edges.append(at + np.flatnonzero(np.diff(hits, prepend=False, append=False)))
+    bounds, counts = np.unique(np.concatenate(edges), return_counts=True)
+    runs = bounds[counts == 1].reshape(-1, 2)  # one that ends where the next block's begins goes on
+    return _GAP.join({training[first : end + width - 1] for first, end in runs})
 
 
-def _hashes_of(text: str, n: int) -> Iterator[tuple[int, NgramHashes]]:
-    """Yield (start of the block, hashes of its n-grams) for each block of a text."""
-    for start in range(0, len(text) - n + 1, _BLOCK):
-        yield start, _hash(_codes(text[start : start + _BLOCK + n - 1]), n)
+def _hashes(text: bytes, width: int) -> npt.NDArray[np.uint64]:
+    """A hash of each `width` bytes in a row."""
+    grams: npt.NDArray[np.uint64] = np.ndarray(max(0, len(text) - width + 1), f"<u{width}", text, strides=(1,))
+    return grams * _MIX >> _SHIFT
 
 
-def _hash(codes: npt.NDArray[np.uint32], n: int) -> NgramHashes:
-    """(N,) code points -> (N - n + 1,): a polynomial of each n-gram modulo 2^64, mixed into its highest bits."""
-    if len(codes) < n:
-        return np.empty(0, dtype=np.uint64)
-    size = len(codes) - n + 1
-    codes64 = codes.astype(np.uint64)
-    hashes: NgramHashes = np.zeros(size, dtype=np.uint64)
-    for i in range(n):
-        hashes *= _BASE
-        hashes += codes64[i : i + size]
-    return hashes * _MIX
-
-
-def _codes(text: str) -> npt.NDArray[np.uint32]:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -175,13 +175,12 @@ def _note_cut(prompts: Sequence[Sequence[int]], context_length: int) -> None:
 
 def _as_objects(texts: "Sequence[TextStream]", copies: NoveltyReport | None) -> list[dict[str, Any]]:
     """The samples of one prompt, as --json prints them."""
-    samples: list[dict[str, Any]] = [
-        {"text": one.text(), "tokens": one.tokens, "finish_reason": one.finish_reason} for one in texts
-    ]
-    if copies is None:
-        return samples
-    novelties = copies.to_json([one.text() for one in texts])
-    return [sample | {"novelty": one} for sample, one in zip(samples, novelties, strict=True)]
+    samples: list[dict[str, Any]] = []
+    for one in texts:
+        samples.append({"text": one.text(), "tokens": one.tokens, "finish_reason": one.finish_reason})
+        if copies is not None:
+            samples[-1]["novelty"] = copies.measure(one.text())
+    return samples
 
 
 def _print_samples(
@@ -208,12 +207,11 @@ def _print_samples(
 def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int, copies: NoveltyReport | None) -> None:
     """Print a JSON object for each text as soon as it is complete, in the order of the prompts."""
     for prompt, samples in texts:
-        novelties = None if copies is None else copies.to_json([text.text() for text in samples])
         for number, text in enumerate(samples, start=1):
             line = {} if prompt.id is None else {"id": prompt.id}
             line |= {"prompt": prompt.text, "sample": number, "seed": seed, "text": text.text()}
             log_probs = [round(log_prob, 6) for log_prob in text.log_probs or ()]
             line |= {"tokens": text.tokens, "log_probs": log_probs, "finish_reason": text.finish_reason}
-            if novelties is not None:
-                line["novelty"] = novelties[number - 1]
+            if copies is not None:
+                line["novelty"] = copies.measure(text.text())
             print(json.dumps(line, allow_nan=False), flush=True)
