@@ -1,7 +1,8 @@
-"""Make the tiny run that shows how a released format looks: `python tests/formats/make.py FORMAT`, in the checkout.
+"""Make the tiny run that shows how a released format looks: `python tests/formats/make.py SET`, in the checkout.
 
 It is made once, when a format is released, and never again: the files beside this one were written by the `gpt` of
 their time. test_formats.py loads, evaluates, samples and resumes each of them, and compares with `expected.json`.
+SET is the number of a folder that is not there yet; make_2.py made the second, of other kinds of runs.
 """
 
 import json
@@ -45,6 +46,11 @@ def last_val_loss(run: Path) -> float:
     return [line["val_loss"] for line in read_metrics(run) if "val_loss" in line][-1]
 
 
+def kept_formats() -> set[int]:
+    """The formats of the checkpoints that are kept."""
+    return {json.loads(path.read_text())["format"] for path in HERE.glob("*/**/state.json")}
+
+
 def make(folder: Path) -> None:
     """Train the run in `folder`, and write what it says and how it goes on to expected.json."""
     folder.mkdir()
@@ -52,7 +58,7 @@ def make(folder: Path) -> None:
     Path("text.txt").write_text(TEXT)
     Path("config.yaml").write_text(CONFIG)
     assert main(["train", "--config", "config.yaml"]) == 0
-    expected = {"val_loss": last_val_loss(Path("run")), "text": continuation(Path("run"))}
+    expected = {"format": FORMAT, "val_loss": last_val_loss(Path("run")), "text": continuation(Path("run"))}
     shutil.copytree("run", "further")
     steps = STEPS + FURTHER
     assert main(["train", "--config", "config.yaml", "run_dir=further", f"train.steps={steps}"]) == 0
@@ -63,6 +69,8 @@ def make(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    number = int(sys.argv[1])
-    assert number == FORMAT, f"this gpt writes format {FORMAT}"
-    make(HERE / str(number))
+    folder = HERE / sys.argv[1]
+    if folder.exists():
+        raise FileExistsError(folder)
+    assert FORMAT not in kept_formats(), f"format {FORMAT} is kept already"
+    make(folder)
