@@ -99,8 +99,8 @@ PROMISES = [
     ),
     Promise(
         "Old runs load, write what they wrote, and resume",
-        "a run of every released format",
-        ("run/test_formats.py",),
+        "a run of every released format, and of every kind",
+        ("run/test_formats.py", "run/test_kept_runs.py"),
     ),
     Promise(
         "Stopping changes nothing",
