@@ -73,6 +73,10 @@ TABLE = (
     Removed(("gpt score --prefix", "gpt score --suffix", "gpt score --after"), _LABELS, ("",)),
     Removed(("gpt score --normalise",), _LABELS, ("none",)),
     Removed(("gpt score --format",), _LABELS, ("auto",)),
+    Removed(
+        ("gpt export --to checkpoint",),
+        "copy the run directory or one of its checkpoint directories, or export with --to hf",
+    ),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

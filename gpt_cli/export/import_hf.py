@@ -124,8 +124,6 @@ def find_model(source: str, download: bool) -> Path:
         if is_run(str(folder)):
             raise _no_import(folder)
         hint = f"give its folder: gpt import {quote(str(folder))}" if (folder / CONFIG).is_file() else None
-        if hint is None and source.endswith(".safetensors"):
-            hint = f"what gpt export wrote needs no import: gpt sample --run {quote(source)}"
         raise RequestError(f"{source} is a file, not the directory of a model", hint=hint)
     if Path(source).exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith((".", "/")):
         raise RequestError(f"there is no directory {source}")

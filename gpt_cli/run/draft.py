@@ -26,7 +26,7 @@ def open_draft(name: str | Path, tokenizer: Tokenizer, note: Notify) -> DraftOpt
         raise RequestError("--draft is empty, which names nothing", hint="--draft ngram")
     if str(name) == NGRAM:
         return DraftOptions()
-    if path.is_file() and path.suffix != ".safetensors":
+    if path.is_file():
         return DraftOptions(text=_tokens(path, tokenizer))
     saved = open_checkpoint(find_run(path), note)
     if saved.tokenizer.digest != tokenizer.digest:

@@ -19,7 +19,7 @@ _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
 
 
 def find_run(path: str | Path | None, *, check: bool = True) -> Path:
-    """The run directory, checkpoint or file at `path`; for None, the run under `runs/` with the newest checkpoint.
+    """The run or checkpoint directory at `path`; for None, the run under `runs/` with the newest checkpoint.
 
     Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
     where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
@@ -49,10 +49,10 @@ def check_run_files(path: Path) -> None:
 
 
 def is_run(name: str) -> bool:
-    """True if a run, a checkpoint, or a checkpoint in one file has this name."""
+    """True if a run or a checkpoint has this name."""
     try:
         path = Path(name)
-        return is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path)
+        return is_checkpoint(path) or (path / RUN).is_file()
     except (OSError, ValueError):  # a text rather than a name
         return False
 
@@ -87,7 +87,7 @@ def _hint_at_checkpoint(name: str, kept: list[Path]) -> str:
 
 
 def _find_named(path: Path) -> Path:
-    if is_checkpoint(path) or (path / RUN).is_file() or _is_single_file(path):
+    if is_checkpoint(path) or (path / RUN).is_file():
         return path
     if not path.exists():
         if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
@@ -140,11 +140,6 @@ def _use_alone(checkpoint: Path) -> str:
         f"its newest checkpoint can be used by itself: gpt sample {path}; a new run begins with its weights:"
         f" gpt train TEXT train.init_from={path}"
     )
-
-
-def _is_single_file(path: Path) -> bool:
-    """True if it may be a checkpoint in one file, and is not a part of one."""
-    return path.suffix == ".safetensors" and path.is_file() and not is_checkpoint(path.parent)
 
 
 def refuse_nested(path: Path) -> None:

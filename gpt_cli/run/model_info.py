@@ -14,7 +14,6 @@ from gpt_cli.errors import Notify
 from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import flops_per_token, parameter_table
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
-from gpt_cli.run.open_checkpoint import open_checkpoint
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import load_tokenizer
@@ -70,9 +69,6 @@ def info_of_run(path: Path, note: Notify) -> Info:
 
     Raises UserError where the run is damaged.
     """
-    if path.is_file():
-        saved = open_checkpoint(path, note, "any")
-        return describe(path, saved.config, saved.tokenizer.vocab_size, saved)
     checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
         return describe(path, load_config(path / CONFIG), load_tokenizer(path / TOKENIZER).vocab_size)

@@ -15,7 +15,6 @@ from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load
 from gpt_cli.run.find_run import config_now
 from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import last_logged_step, read_events
-from gpt_cli.run.one_file_run import load_single
 from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class TaskError(RequestError):
 
 
 def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkpoint:
-    """The checkpoint that `path` is, directory or file, or the newest intact one of a run. Reports each damaged one.
+    """The checkpoint that `path` is, or the newest intact one of a run. Reports each damaged one.
 
     The places of its texts are those of the run's config.yaml, which may have changed since it was saved; so is the
     section `sample`, unless `path` is a checkpoint.
@@ -38,10 +37,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     Raises RequestError when there is no checkpoint or it is not of this `task`, UserError when there is none that can
     be used. Both also for a config.yaml of the run that cannot be read.
     """
-    if path.is_file():
-        checkpoint: Checkpoint | None = load_single(path)
-    else:
-        checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
+    checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
         steps = 0 if is_training(path) else last_logged_step(path)
         none = f"no checkpoint: the training of {plural(steps, 'step')} is lost" if steps else "no checkpoint yet"
@@ -50,11 +46,11 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     config, now = checkpoint.config, config_now(path)
     if now is not None:
         config = config.model_copy(update={"sample": now.sample})
-    elif path.is_dir():
+    else:
         now = config_now(path.parent.parent)  # the run of this checkpoint
     if now is not None:
         config = replace_keys(config, {key: get_key(now, key) for key in TEXT_KEYS})
-    for use in uses_of_removed_keys(path / CONFIG) if path.is_dir() else ():
+    for use in uses_of_removed_keys(path / CONFIG):
         if use.path and use.path[0] == "sample":
             note(use.message)
     return replace(checkpoint, config=config)

@@ -273,7 +273,7 @@ def _is_language_model(run: Path, note: Notify) -> bool:
 
 def created_at(path: Path) -> int:
     """The time at which the newest checkpoint of a run, or the checkpoint, was saved (Unix time); 0 if it is gone."""
-    newest = next(iter(list_checkpoints(path)), path) if path.is_dir() else path
+    newest = next(iter(list_checkpoints(path)), path)
     try:
         return int(newest.stat().st_mtime)
     except OSError:
@@ -285,4 +285,4 @@ def run_name(path: Path) -> str:
     absolute = path.resolve()
     if absolute.parent.name == "checkpoints":
         return f"{absolute.parent.parent.name}-{absolute.name}"
-    return absolute.stem if absolute.is_file() else absolute.name
+    return absolute.name

@@ -107,10 +107,6 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
         elif not source.exists() and (len(source.parts) == 1 or not source.parent.exists()):  # perhaps of a hub
             error.hint = f"{error.hint} (or make a model of Transformers a run: gpt import {quote(str(source))})"
         raise
-    if path.is_file():
-        raise RequestError(
-            f"train.init_from: {path} is a file", hint="a directory can be trained further: train.init_from=RUN"
-        )
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
         raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=how_to_train(path))

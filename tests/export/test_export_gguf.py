@@ -189,9 +189,7 @@ def test_the_command_writes_one_file_and_nothing_over_another(tmp_path, capsys):
         assert f"--dtype {dtype} is for --to gguf" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "is_file"), [("model.gguf", True), ("model.safetensors", True), ("model", False), ("model-0.6b", False)]
-)
+@pytest.mark.parametrize(("name", "is_file"), [("model.gguf", True), ("model", False), ("model-0.6b", False)])
 def test_the_suffix_decides_on_the_format(tmp_path, name, is_file):
     run = make_run({}, TOKENIZERS["bpe"])
     checkpoint = str(save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer))

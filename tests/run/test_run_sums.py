@@ -40,7 +40,7 @@ READERS = {  # of a run, and of its newest checkpoint
     "sample": ["sample", "--run", "runs/one", "--max-new-tokens", "2", "--seed", "1", "--engine", "torch"],
     "eval": ["eval", "--run", "runs/one"],
     "score": ["score", "text.txt", "--run", "runs/one", "--json", "--engine", "torch"],
-    "export": ["export", "runs/one", "one.safetensors", "--to", "checkpoint"],
+    "export": ["export", "runs/one", "hf", "--to", "hf"],
     "report": ["report", "runs/one", "-o", "report.html"],
     "doctor": ["doctor", "runs/one"],
     "train": ["train", "runs/one", "train.steps=5"],
@@ -139,7 +139,7 @@ def test_every_command_that_reads_a_log_tells_a_flip_in_it(
 ) -> None:
     flip(folder / "runs" / "one" / f"{name}.jsonl", random.Random(name))
     readers = [READERS[command] for command in ("report", "doctor", "train")]
-    readers += [ONLY_RUN["plot"], ["export", "runs/one", "hf", "--to", "hf"]] if name == "metrics" else []
+    readers += [ONLY_RUN["plot"], READERS["export"]] if name == "metrics" else []
     record_property("faults", len(readers))
     for command in readers:
         outcome = gpt_here(*command)

@@ -64,9 +64,9 @@ def find_one(
         if argument.suffix.lower() in (".yaml", ".yml"):
             error.hint = "a config is no run: name one that was trained with it, such as those that `gpt runs` lists"
             raise
-        is_file = argument.suffix.lower() in (".safetensors", ".gguf", ".pt", ".bin")
-        may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not (is_file or argument.exists())
-        if may_be_text or argument.is_file():
+        is_model = argument.suffix.lower() in (".safetensors", ".gguf", ".pt", ".bin")
+        may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
+        if not is_model and (may_be_text or argument.is_file()):
             words = f"{text} {argument}" if may_be_text and text is not None else str(argument)
             error.hint = f"a text is given by {text_option} {quote(words)}"
         raise
@@ -83,10 +83,4 @@ def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None, 
     for path in named:
         if writes and path.suffix.lower() in _OUTPUTS and not path.exists():
             raise RequestError(f"there is no run at {path}", hint=f"the file to write is -o {quote(str(path))}")
-    found = [find_run(run) for run in named] if named else [find_run(None)]
-    for path in found:
-        if path.is_file():
-            raise RequestError(
-                f"{path} is a checkpoint in one file: it has no curves, samples or events", hint="give the run it is of"
-            )
-    return found
+    return [find_run(run) for run in named] if named else [find_run(None)]

@@ -83,14 +83,13 @@ def _has_texts(folder: Path) -> bool:
 
 
 def _refuse_weights(file: Path) -> None:
-    """Raise RequestError for a file of weights, with what its model can be used for."""
+    """Raise RequestError for a file of weights, with how its model can be trained further."""
     from gpt_cli.run.checkpoint import is_checkpoint
 
-    folder = quote(str(file.parent))
+    folder, hint = quote(str(file.parent)), None
     if is_checkpoint(file.parent):
         hint = f"start a new run from its checkpoint with: gpt train TEXT train.init_from={folder}"
         raise RequestError(f"{file} is a part of a checkpoint, not text", hint=hint)
-    hint = f"generate text with it: gpt sample {quote(str(file))}; one file cannot be trained further, a run can"
     if (file.parent / "config.json").is_file():
         hint = f"make it a run, which can be trained further: gpt import hf {folder} runs/NAME"
     raise RequestError(f"{file} is a model, not text", hint=hint)

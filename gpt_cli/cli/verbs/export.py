@@ -17,21 +17,20 @@ from gpt_cli.terminal.plural import with_article
 if TYPE_CHECKING:
     from gpt_cli.run.load_model import LoadedRun
 
+_GGUF = ".gguf"
 _FOREIGN = (
     *(".bin", ".ckpt", ".ggml", ".h5", ".json", ".mlmodel", ".npz"),
-    *(".onnx", ".pkl", ".pt", ".pth", ".tflite", ".zip"),
+    *(".onnx", ".pkl", ".pt", ".pth", ".safetensors", ".tflite", ".zip"),
 )
-_SUFFIXES = {"gguf": ".gguf", "checkpoint": ".safetensors"}
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
-    target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf) or file.")],
+    target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf) or file (gguf).")],
     to: Annotated[
-        Literal["hf", "gguf", "checkpoint"] | None,
+        Literal["hf", "gguf"] | None,
         typer.Option(
-            help="hf: a directory for Transformers; gguf: a file for llama.cpp; checkpoint: a file for gpt."
-            " [default: as the suffix of PATH says: .gguf, .safetensors, else hf]",
+            help="hf: a directory for Transformers; gguf: a file for llama.cpp. [default: gguf if PATH ends in .gguf]",
             show_default=False,
         ),
     ] = None,
@@ -51,23 +50,18 @@ def export(
     if to is None and suffix in _FOREIGN:
         raise RequestError(
             f"gpt writes no {suffix}",
-            hint=f"for Transformers, and what converts from it, name a directory: {_free_directory(target)}; a file is"
-            " .gguf or .safetensors",
+            hint=f"for Transformers, and what converts from it, name a directory: {_free_directory(target)}; for"
+            " llama.cpp, a .gguf file",
         )
-    near = get_close_matches(suffix, _SUFFIXES.values(), 1, 0.8) if to is None else []
-    if near and suffix not in _SUFFIXES.values():
-        hint = f"did you mean {target.with_suffix(near[0])}? a directory of that name: --to hf"
+    if to is None and suffix != _GGUF and get_close_matches(suffix, [_GGUF], 1, 0.8):
+        hint = f"did you mean {target.with_suffix(_GGUF)}? a directory of that name: --to hf"
         raise RequestError(f"gpt writes no {suffix}", hint=hint)
-    named = next((kind for kind, its_suffix in _SUFFIXES.items() if its_suffix == suffix), "hf")
-    to = to or named  # type: ignore[assignment]  # one of the three
-    assert to is not None
-    if to == "hf" != named:
+    if to == "hf" and suffix == _GGUF:
         raise RequestError(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {_free_directory(target)}",
         )
-    if (of_file := _SUFFIXES.get(to)) is not None and suffix in {*_SUFFIXES.values()} - {of_file}:
-        raise RequestError(f"--to {to} writes a {of_file}", hint=f"call it {target.with_suffix(of_file)}")
+    to = to or ("gguf" if suffix == _GGUF else "hf")
     from gpt_cli.run.find_run import find_run, is_run
 
     try:
@@ -93,20 +87,7 @@ def export(
             f"{run} classifies texts: it predicts no tokens, as a model of llama.cpp must",
             hint=into_hf if loaded.config.task.pooling == "last" else "gpt classify uses it as it is",
         )
-    architecture: str | None = None
-    if to == "checkpoint":
-        if dtype != "f32":
-            kinds = "gguf" if dtype in ("q8_0", "q4_0") else "hf or gguf"
-            gguf_file = quote(str(target.with_suffix(".gguf")))
-            raise RequestError(
-                f"--dtype {dtype} is for --to {kinds}: a checkpoint is what it is",
-                hint=f"gpt export {quote(str(run))} {gguf_file} --dtype {dtype}",
-            )
-        from gpt_cli.export.single_file import write_single_file
-
-        write_single_file(loaded, target)
-        kind = "one file for gpt"
-    elif to == "hf":
+    if to == "hf":
         from gpt_cli.export.huggingface import export_huggingface
 
         if dtype == "q8_0" or dtype == "q4_0":
@@ -124,7 +105,7 @@ def export(
         if odd and dtype in ("q8_0", "q4_0"):
             note(f"matrices whose rows are no multiple of 32 long stay f16: {' and '.join(odd)} wide")
         kind = f"{with_article(architecture)} of llama.cpp"
-    if to != "checkpoint" and loaded.config.task.labels is None:
+    if loaded.config.task.labels is None:
         _note_unexported_prompt(loaded)
     if json:
         print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": architecture})

@@ -74,7 +74,7 @@ def remove(
 
     runs = list({os.path.abspath(path): _find(path) for path in paths}.values())
     for path in runs:  # all of them, before the first is moved
-        if is_checkpoint(path) or path.is_file():
+        if is_checkpoint(path):
             raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))
     for path in runs:
         checkpoints = list_checkpoints(path)

@@ -9,7 +9,7 @@ import typer
 from gpt_cli.cli.interruptible import unwind_on_sigterm
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.errors import ExitCode, RequestError
+from gpt_cli.errors import ExitCode
 
 
 def selftest(
@@ -58,8 +58,6 @@ def doctor(
     from gpt_cli.selftest.doctor import examine
 
     path = find_one(run, run_option, check=False)
-    if path.is_file():
-        raise RequestError(f"{path} is a checkpoint in one file: a run is examined", hint="give the run it is of")
     checks = list(examine(path, note))
     if json:
         print_json({"run": path, "passed": all_passed(checks), "checks": [asdict(check) for check in checks]})
