@@ -169,12 +169,6 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         if words:
             run = f" {quote(words[-1])}" if os.path.isdir(words[-1]) else ""
             hint = f"one at a time: gpt score {quote(words[0])}{run}"
-    elif path == "gpt data peek" and "unexpected extra argument" in message:
-        words = _leading_words(arguments[2:])
-        message = "gpt data peek takes one text"
-        if any(re.match(r"[a-z]+\.[a-z_]+=", word) for word in words[1:]):
-            message += ", and no keys of a config, which are for gpt train"
-        hint = f"gpt data peek {quote(words[0])}" if words else hint
     elif path == "gpt export" and "'--dtype'" in message:
         hint = _of_dtype(_value_of("dtype", arguments)) or hint
     elif choice := re.search(r"'([^']*)' is not one of (.*)", message):

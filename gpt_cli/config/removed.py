@@ -77,6 +77,7 @@ TABLE = (
         ("gpt export --to checkpoint",),
         "copy the run directory or one of its checkpoint directories, or export with --to hf",
     ),
+    Removed(("gpt data peek",), "gpt data inspect TEXT --window 0"),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

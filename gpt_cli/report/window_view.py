@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpt_cli.corpus.peek_window import TrainingWindow, decode_bytes
+from gpt_cli.corpus.training_window import TrainingWindow, decode_bytes
 from gpt_cli.terminal.table import render_pairs, terminal_columns
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.vocab_stats import repr_token

@@ -451,14 +451,14 @@ def test_the_tables_show_facts_baselines_and_advice_and_never_drive_the_terminal
         assert fragment in answer.stdout
 
 
-@pytest.mark.parametrize("verb", ["inspect", "peek"])
-def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--window", "0"]])
+def test_looking_at_a_text_loads_neither_torch_nor_matplotlib(options: list[str], tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(prose(50))
     program = (
         "import sys; from gpt_cli.cli.main import main; code = main(sys.argv[1:]);"
         " sys.exit(code or len({'torch', 'matplotlib'} & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", program, "data", verb, str(tmp_path / "text.txt")]
+    command = [sys.executable, "-c", program, "data", "inspect", str(tmp_path / "text.txt"), *options]
     subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=HANG)
 
 

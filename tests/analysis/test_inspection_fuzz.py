@@ -16,7 +16,7 @@ pytestmark = pytest.mark.robust
 
 VERBS = (
     ["data", "inspect", "odd.txt"],
-    ["data", "peek", "odd.txt", "--context", "3"],
+    ["data", "inspect", "odd.txt", "--window", "3"],
     ["tokenize", "odd.txt", "--compare", "char,byte,bpe:257", "--model-config", "../small.yaml"],
 )
 
@@ -66,7 +66,7 @@ def odd_bytes(count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("count", [120, pytest.param(2_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: " ".join(verb[:2]))
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_an_odd_text_gives_an_answer_or_one_clear_error(
     verb: list[str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

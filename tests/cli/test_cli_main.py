@@ -146,7 +146,7 @@ def test_version_is_the_package_version(gpt: Callable[..., Any]) -> None:
 
 COMPLETED = {
     "gpt exp": ["export"],
-    "gpt data ": ["get", "inspect", "list", "peek"],
+    "gpt data ": ["get", "inspect", "list"],
     "gpt sample --max-": ["--max-new-tokens"],
     "gpt sample --device ": ["auto", "cpu", "cuda", "mps"],
     "gpt train book.txt model.n_l": ["model.n_layer="],

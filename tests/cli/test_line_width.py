@@ -21,9 +21,9 @@ SMALL = ("train.steps=3", "model.n_layer=1", "model.n_embd=32", "model.context_l
 COMMANDS = (
     ("data", "list"),
     ("data", "inspect", "builtin:python-docs"),
-    ("data", "peek", "builtin:python-docs", "--context", "30"),
+    ("data", "inspect", "builtin:python-docs", "--window", "0"),
     ("tokenize", "builtin:python-docs", "--kind", "bpe", "--vocab-size", "512", "--out", "tokens/docs"),
-    ("data", "peek", "tokens/docs", "--context", "40"),
+    ("data", "inspect", "tokens/docs", "--window", "0"),
     ("tokenize", "--tokenizer", "tokens/docs/tokenizer.json", "--text", "The class statement is a statement. " * 9),
     ("tokenize", "builtin:python-docs", "--compare", "char,byte,bpe:512,bpe:600"),
     ("train", "--config", "configs/quickstart.yaml", "--dry-run"),

@@ -35,7 +35,8 @@ SHORTER = {
     " train.budget=1m": "",  # test_budget.py
     " model.mlp=swiglu,relu2 train.steps=200 --seeds 3": " train.steps=1 --seeds 1",
 }
-SAME_ROWS = ("eval", "data peek", "diff")  # verbs whose rows are named alike, whatever was trained
+# Verbs whose rows are named alike, whatever was trained.
+SAME_ROWS = ("eval", "data inspect builtin:python-docs --window", "diff")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

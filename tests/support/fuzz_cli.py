@@ -264,7 +264,7 @@ def commands() -> Case:
         "data",
         "selftest",
     ]
-    subcommands = ["show", "schema", "init", "list", "inspect", "peek", "get"]
+    subcommands = ["show", "schema", "init", "list", "inspect", "get"]
     options = ["-n", "-o", "-h", *(f"--{name}" for name in OPTIONS.split())]
     values = ["text.txt", "nothing", "0", "1", "-1", "3", "cpu", "char", "bpe", "1e3", "nan", "train.steps=0", "a=b"]
 

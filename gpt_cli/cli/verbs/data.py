@@ -11,7 +11,6 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.options.complete import complete_corpus
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.verbs.inspect_text import inspect
-from gpt_cli.cli.verbs.peek import peek
 
 app = App(rich_markup_mode=None)
 
@@ -98,4 +97,3 @@ def get(
 
 
 app.command("inspect")(inspect)
-app.command("peek")(peek)

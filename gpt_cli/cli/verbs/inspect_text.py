@@ -1,7 +1,7 @@
 """`gpt data inspect`: a text, looked over before a model learns from it."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,10 @@ from gpt_cli.cli.options.data_options import (
     data_config,
 )
 from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from gpt_cli.corpus.lazy_corpus import LazyCorpus
 
 
 def inspect(
@@ -24,6 +28,10 @@ def inspect(
         list[str],
         typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:python-docs.", show_default=False),
     ],
+    window: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Show training window N instead, counted from 0."),
+    ] = None,
     val_fraction: ValFractionOption = VAL_FRACTION,
     test_fraction: TestFractionOption = 0.0,
     split: SplitOption = "characters",
@@ -38,23 +46,29 @@ def inspect(
     Kneser-Ney n-gram models and compressors, learned on the training part and measured on the validation part. Of a
     large text, samples are compared, and that is said.
 
+    With --window, show one window of 8 tokens that training with the default seed takes: each context, and the token
+    to predict after it. Tokens are characters, or those of a token store if CORPUS is one.
+
     Example: gpt data inspect book.txt
     """
+    keys = {
+        "val_fraction": val_fraction,
+        "test_fraction": test_fraction,
+        "split": split,
+        "val_source": val_source,
+        "encoding": encoding,
+        "text_key": text_key,
+    }
+    if window is not None:
+        _show_window(corpus, window, keys, json=json)
+        return
     from gpt_cli.analysis.advice import advise
     from gpt_cli.analysis.scanner import inspect_text
     from gpt_cli.analysis.split_text import SplitText
     from gpt_cli.report.text_report_view import render_inspection
     from gpt_cli.terminal.progress import stage_progress
 
-    data = data_config(
-        corpus,
-        val_fraction=val_fraction,
-        test_fraction=test_fraction,
-        split=split,
-        val_source=val_source,
-        encoding=encoding,
-        text_key=text_key,
-    )
+    data = data_config(corpus, **keys)
     with stage_progress() as progress:
         inspection = inspect_text(SplitText.find(data, note, progress), progress)
     if test_fraction:
@@ -63,3 +77,40 @@ def inspect(
         print_json({"corpus": corpus, **asdict(inspection), "advice": advise(inspection)})
     else:
         print(render_inspection(inspection))
+
+
+def _show_window(corpus: list[str], index: int, keys: dict[str, Any], *, json: bool) -> None:
+    from gpt_cli.config import Config
+    from gpt_cli.corpus.training_window import CONTEXT_LENGTH, cut_window
+    from gpt_cli.report.window_view import render_window, window_json
+
+    tokenized = _tokenized(corpus, keys)
+    tokens = tokenized.stats["train"].tokens
+    window = cut_window(tokenized.read, tokens, index, Config().seed)
+    if json:
+        print_json({"corpus": corpus, "window": index, "tokens": tokens, **window_json(window, tokenized.tokenizer)})
+    else:
+        place = f"tokens {window.at:,} to {window.at + CONTEXT_LENGTH:,} of {tokens:,} in the train split"
+        print(render_window(window, tokenized.tokenizer, place))
+
+
+def _tokenized(corpus: list[str], keys: dict[str, Any]) -> "LazyCorpus":
+    """A token store, or a text as characters, of which only the window that is shown need be in memory."""
+    from gpt_cli.config import DataConfig, TokenizerConfig
+    from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
+    from gpt_cli.corpus.matching_store import find_store
+    from gpt_cli.corpus.store import TokenStore
+    from gpt_cli.terminal.progress import stage_progress
+
+    path = find_store(corpus[0]) if len(corpus) == 1 else None
+    if path is None:
+        with stage_progress() as progress:
+            return open_lazy(data_config(corpus, **keys), TokenizerConfig(kind="char"), note=note, progress=progress)
+    defaults = DataConfig()
+    if given := [key for key, value in keys.items() if value != getattr(defaults, key)]:
+        raise RequestError(
+            f"--{given[0].replace('_', '-')} is for texts: {path} is a token store, which was divided when it was made",
+            hint="leave it out",
+        )
+    store = TokenStore.open(path)
+    return LazyCorpus(store.tokenizer, store.stats, store.read)
