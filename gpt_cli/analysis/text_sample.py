@@ -4,9 +4,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpt_cli.analysis.split_text import SplitText
-from gpt_cli.corpus.scan import StageProgress
-
 BLOCK = 1 << 20  # characters
 PART = 1 << 16  # characters; the unit of sampling
 _LATEST = 16  # last parts, which are always kept, as the validation text may be at the end
@@ -39,40 +36,6 @@ def text_blocks(pieces: Iterable[str], size: int = BLOCK) -> Iterator[TextSpan]:
                 start, length, pending = start + size, length - size, [joined[size:]]
     if length:
         yield TextSpan(start, "".join(pending))
-
-
-@dataclass(frozen=True)
-class TextSample:
-    """The training and validation part of a text, or of an evenly spaced sample of it."""
-
-    train: str
-    val: str
-    characters: int
-    """Characters of both parts before sampling."""
-
-    @property
-    def whole(self) -> bool:
-        """True if the text was not sampled."""
-        return len(self.train) + len(self.val) == self.characters
-
-
-def sample_text(text: SplitText, progress: StageProgress) -> TextSample:
-    """Both parts of a text; of one of more than 16 million characters a sample. Raises as reading does."""
-    sample = SystematicSample()
-    cut = 0
-
-    def pieces() -> Iterator[str]:
-        nonlocal cut
-        for chunk in text.chunks():
-            content = chunk.text
-            cut += len(content) if chunk.split == "train" else 0
-            progress("sampling", chunk.done, text.size)
-            yield content
-
-    for block in text_blocks(pieces()):
-        sample.add(block)
-    text.check(cut, sample.characters - cut)
-    return TextSample(sample.text(0, cut), sample.text(cut, sample.characters), sample.characters)
 
 
 class SystematicSample:

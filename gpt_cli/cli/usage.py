@@ -359,7 +359,7 @@ def with_unknown_option(hint: str) -> str:
 def message_for(message: str, arguments: Sequence[str], command: Any) -> str:
     """`message` with `--option` for `data.key` and `tokenizer.key`, where the verb that was called divides a text."""
     options = _options_of(arguments, command)
-    if "--val-fraction" not in options or message.startswith("--compare"):
+    if "--val-fraction" not in options:
         return message
 
     def name(match: re.Match[str]) -> str:

@@ -78,6 +78,8 @@ TABLE = (
         "copy the run directory or one of its checkpoint directories, or export with --to hf",
     ),
     Removed(("gpt data peek",), "gpt data inspect TEXT --window 0"),
+    Removed(("gpt tokenize --compare",), "tokenize the text with each tokenizer, and compare the bytes per token"),
+    Removed(("gpt tokenize --model-config",), "gpt info CONFIG shows the parameters of a model"),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

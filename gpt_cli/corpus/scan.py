@@ -13,7 +13,7 @@ from gpt_cli.corpus.corpus_text import CorpusText, count_characters
 from gpt_cli.corpus.executors import SerialExecutor
 from gpt_cli.tokenizer.char import code_point_runs
 
-Stage = Literal["reading", "learning", "encoding", "inspecting", "sampling"]
+Stage = Literal["reading", "learning", "encoding", "inspecting"]
 _SHORT = 1 << 16  # bytes; hashing fewer is faster than queueing them for a thread
 
 StageProgress = Callable[[Stage, int, int | None], None]

@@ -23,7 +23,7 @@ def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
         if stage not in bars:
             for bar in bars.values():
                 bar.close()
-            bars[stage] = _bar(stage, "B", total)
+            bars[stage] = _bar(stage, total)
         bar = bars[stage]
         bar.total = total
         bar.update(done - bar.n)
@@ -36,9 +36,9 @@ def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 @contextmanager
-def progress_bar(label: str, unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback (done, total if it is known) that draws a progress bar; without a terminal, nothing."""
-    with _bar(label, unit) as bar:
+def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a callback (bytes done, total if it is known) that draws a progress bar; without a terminal, nothing."""
+    with _bar(label) as bar:
 
         def show(done: int, total: int | None) -> None:
             bar.total = total
@@ -47,10 +47,10 @@ def progress_bar(label: str, unit: str) -> Iterator[Callable[[int, int | None], 
         yield show
 
 
-def _bar(label: str, unit: str, total: int | None = None) -> "tqdm[Any]":
+def _bar(label: str, total: int | None = None) -> "tqdm[Any]":
     """A bar on stderr that is removed when it is closed; without a terminal it draws nothing."""
     return tqdm(
-        file=BrokenPipeSafeStream(sys.stderr), desc=label, total=total, unit=unit, unit_scale=True,
+        file=BrokenPipeSafeStream(sys.stderr), desc=label, total=total, unit="B", unit_scale=True,
         dynamic_ncols=True, leave=False, disable=None,
     )  # fmt: skip
 

@@ -396,6 +396,21 @@ def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
     assert actual.lines.longest == actual.characters == 1_440_000
 
 
+def test_text_passes_through_a_sample_unchanged_and_cut_where_training_cuts() -> None:
+    text = prose(300)
+    chunks = list(split_corpus([text], val_fraction=0.25).chunks())
+    sample = SystematicSample()
+    for block in text_blocks(chunk.text for chunk in chunks):
+        sample.add(block)
+    cut = int(0.75 * len(text))
+    assert sum(len(chunk.text) for chunk in chunks if chunk.split == "train") == cut
+    assert (sample.text(0, cut), sample.text(cut, sample.characters)) == (text[:cut], text[cut:])
+    large = SystematicSample(1 << 20)
+    for i in range(40):
+        large.add(TextSpan(i << 17, "x" * (1 << 17)))
+    assert len(large.text(0, 40 << 17)) < (1 << 20) + (1 << 20)
+
+
 def test_a_large_text_is_measured_on_a_sample_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanner, "LEARN", 1 << 17)
     text = prose(8000)

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.robust
 VERBS = (
     ["data", "inspect", "odd.txt"],
     ["data", "inspect", "odd.txt", "--window", "3"],
-    ["tokenize", "odd.txt", "--compare", "char,byte,bpe:257", "--model-config", "../small.yaml"],
 )
 
 ALPHABETS = [
@@ -70,7 +69,6 @@ def odd_bytes(count: int) -> Iterator[bytes]:
 def test_an_odd_text_gives_an_answer_or_one_clear_error(
     verb: list[str], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "small.yaml").write_text("model: {n_layer: 1}\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     command = typer.main.get_command(app)  # built once: it takes longer than most answers

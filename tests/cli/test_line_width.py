@@ -25,7 +25,6 @@ COMMANDS = (
     ("tokenize", "builtin:python-docs", "--kind", "bpe", "--vocab-size", "512", "--out", "tokens/docs"),
     ("data", "inspect", "tokens/docs", "--window", "0"),
     ("tokenize", "--tokenizer", "tokens/docs/tokenizer.json", "--text", "The class statement is a statement. " * 9),
-    ("tokenize", "builtin:python-docs", "--compare", "char,byte,bpe:512,bpe:600"),
     ("train", "--config", "configs/quickstart.yaml", "--dry-run"),
     ("train", "--config", "configs/quickstart.yaml", *SMALL),
     ("train", "--config", "configs/quickstart.yaml", "sample.every=null", "run_dir=runs/b", "optim.lr=0.01", *SMALL),

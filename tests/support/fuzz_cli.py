@@ -64,7 +64,7 @@ PIECES = [
     *("file:", "http://[", "corpus:", "builtin:", "<|endoftext|>", "\x1b[2J", "\x1b]0;x\x07", "%s%n", "{0}", "-", "--"),
 ]
 OPTIONS = """config dry-run json prompt prompt-file run max-new-tokens temperature top-k top-p min-p stop seed unknown
-    raw device kind vocab-size out tokenizer text ids compare split at context help debug version dir"""
+    raw device kind vocab-size out tokenizer text ids split at context help debug version dir"""
 NUMBERS = [0, -1, 1, 2, 7, 2**31 - 1, 2**31, 2**62, 2**63, 2**64, 10**400, 0.5, -0.0, 1e308, 5e-324]
 VALUES = [*NUMBERS, None, True, False, "", "x", "\x1b[2J", [], {}, [[]], {"a": 1}, "9" * 400, [0] * 1000]
 

@@ -172,7 +172,7 @@ def test_verbs_keep_to_a_narrow_terminal(
     for arguments in (
         *(["info", "runs/a"], ["doctor", "runs/a"], ["diff", "runs/a", "runs/b"], ["data", "inspect", "book.txt"]),
         *(["data", "list"], ["eval", "runs/a"], ["runs"], ["attention", "runs/a", "--ascii"]),
-        *(["config", "show", "configs/quickstart.yaml"], ["tokenize", "book.txt", "--compare", "char,byte"]),
+        *(["config", "show", "configs/quickstart.yaml"], ["tokenize", "book.txt", "--text", "the king"]),
     ):
         outcome = gpt_here(*arguments)
         assert outcome.rc == 0, outcome.stderr

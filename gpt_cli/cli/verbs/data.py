@@ -80,7 +80,7 @@ def get(
     corpus = find_corpus(name)
     if to is not None:
         require_directory(to, "--to")
-    with progress_bar(corpus.name, "B") as progress:
+    with progress_bar(corpus.name) as progress:
         path = fetch_corpus(corpus, to or corpora_dir(), progress=progress)
     source = f"corpus:{name}" if to is None else os.fspath(path)
     if json:

@@ -21,7 +21,6 @@ from gpt_cli.cli.options.data_options import (
 from gpt_cli.cli.options.fit_config import resolve_source
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
-from gpt_cli.cli.tokenizer_comparison import compare_tokenizers
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash, to_slug
 from gpt_cli.files.safe_io import similar_path, translate_os_errors
@@ -99,20 +98,12 @@ def tokenize(
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
     ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show what these ids mean, as in '1 2 3'.")] = None,
-    compare: Annotated[
-        str | None,
-        typer.Option(metavar="LIST", help="Compare tokenizers instead: char,byte,bpe:512,gpt2=FILE; -o for a picture."),
-    ] = None,
-    model_config: Annotated[
-        str | None, typer.Option(metavar="FILE|N", help="Compare for the model of a config, or of width N.")
-    ] = None,
     json: JsonOption = False,
 ) -> int:
     """Train or take a tokenizer, write the corpus as tokens, and print what they are like.
 
     The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
-    that encoding or decoding is shown, and nothing is written unless --out is given. With --compare the tokenizers
-    of a list are learned or loaded and shown side by side, and -o names a picture.
+    that encoding or decoding is shown, and nothing is written unless --out is given.
 
     Example: gpt tokenize book.txt --kind bpe --vocab-size 1024
     """
@@ -143,25 +134,6 @@ def tokenize(
         trained = {resolve_source(source) for source in data.sources}
         if same := [source for source in data.val_sources if resolve_source(source) in trained]:
             note(f"trained and validated on the same text: {', '.join(same)}")
-    if compare is not None:
-        _refuse_with_compare(
-            kind=kind is not None,
-            vocab_size=vocab_size is not None,
-            tokenizer=tokenizer is not None,
-            train_bytes=train_bytes is not None,
-            unknown=unknown != "error",
-            min_count=min_count != 1,
-            allow_special=allow_special,
-            text=text is not None,
-            ids=ids is not None,
-            weight=weight is not None,
-            processes=processes is not None,
-        )
-        assert data is not None  # without --text and --ids there is a corpus
-        compare_tokenizers(data, compare, pattern=pattern, model=model_config, picture=out, json=json)
-        return 0
-    if model_config is not None:
-        raise RequestError("--model-config is for --compare", hint="gpt info CONFIG describes a model")
     config = _config(kind, vocab_size, pattern, tokenizer, train_bytes, unknown, min_count, allow_special)
     if data is not None and out is None and not looks:
         out = _directory(corpus or [], config)
@@ -189,13 +161,6 @@ def tokenize(
         return stop.exit_code
     print_json(result) if json else print_tokenized(result)
     return 0
-
-
-def _refuse_with_compare(**given: bool) -> None:
-    if option := next((name for name, is_given in given.items() if is_given), None):
-        raise RequestError(
-            f"--{option.replace('_', '-')} cannot be combined with --compare", hint="name what to compare in its list"
-        )
 
 
 def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig") -> "Tokenizer":
