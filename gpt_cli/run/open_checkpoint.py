@@ -50,7 +50,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
         now = config_now(path.parent.parent)  # the run of this checkpoint
     if now is not None:
         config = replace_keys(config, {key: get_key(now, key) for key in TEXT_KEYS})
-    for use in uses_of_removed_keys(path / CONFIG):
+    for use in uses_of_removed_keys(path / CONFIG) if (path / CONFIG).is_file() else ():
         if use.path and use.path[0] == "sample":
             note(use.message)
     return replace(checkpoint, config=config)
