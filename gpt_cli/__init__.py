@@ -11,10 +11,11 @@ Importing this imports neither torch nor numpy: they come with the first name th
 # ruff: noqa: PLC0415 - for the sake of the promise above
 
 import warnings
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from gpt_cli.cpu.decode.weight_formats import WeightDtype
@@ -48,29 +49,42 @@ _LAZY_IMPORTS = {
 }
 _ALIASES = {"Sampling": "SamplingParams"}  # until 0.1
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+def _accept_removed(function: Callable[P, R]) -> Callable[P, R]:
+    """`accept_removed`, which is imported when the function is called."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        from gpt_cli.config.removed import accept_removed
+
+        return accept_removed(function)(*args, **kwargs)
+
+    return call
+
+
+@_accept_removed
 def load(
     run: str | Path | None = None,
     *,
     device: "Device" = "auto",
     engine: "EngineChoice" = "auto",
     weights: "WeightDtype" = "fp32",
-    draft: str | Path | None = None,
 ) -> "Sampler":
     """The model of a run directory or a checkpoint, ready to write; of the newest run under `runs/` if None.
 
     Text is that of `gpt sample` with the same seed, by the engine that it would choose: `engine` is native (compiled
     code on a CPU, without torch), torch, or auto (native where it can write what is asked); `weights` (fp32, bf16 or
-    int8) is how native keeps the matrices (on cuda torch does, too, in bf16); `draft` ("ngram", a smaller run, or a
-    file of text) has it guess ahead, for the same text sooner. `device` is auto (cuda, then mps, then cpu) or one of
-    these. Settings that a call leaves out come from the run's config. A damaged checkpoint is warned about and passed
-    over for the one before. Raises RequestError when there is no such run or device, or the choices exclude each
-    other, and UserError when it cannot be read.
+    int8) is how native keeps the matrices (on cuda torch does, too, in bf16). `device` is auto (cuda, then mps, then
+    cpu) or one of these. Settings that a call leaves out come from the run's config. A damaged checkpoint is warned
+    about and passed over for the one before. Raises RequestError when there is no such run or device, or the choices
+    exclude each other, and UserError when it cannot be read.
     """
     import logging
 
     from gpt_cli.cpu.common.kernel import COMPILING
-    from gpt_cli.run.draft import open_draft
     from gpt_cli.run.find_run import find_run
     from gpt_cli.run.open_checkpoint import build_torch_model, open_checkpoint
     from gpt_cli.sampling import Sampler, SamplingParams
@@ -91,7 +105,6 @@ def load(
         device=device,
         engine=engine,
         weights=weights,
-        draft=None if draft is None else open_draft(draft, saved.tokenizer, warn),
         note=warn,
     )
     generator.warm_up()

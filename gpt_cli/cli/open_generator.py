@@ -32,7 +32,6 @@ def generate_texts(
     device: Device,
     engine: EngineOption,
     weights: DtypeOption,
-    draft: str | None = None,
 ) -> tuple[str, "Iterator[list[TextStream]]"]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
 
@@ -41,7 +40,7 @@ def generate_texts(
     rows = sampling.beams or min(n * len(prompts), max(n, batch_size))
     if rows > 1:  # a long prompt of several texts is most of the work
         rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
-    generator = open_generator(saved, device, engine, weights, draft, rows=rows)
+    generator = open_generator(saved, device, engine, weights, rows=rows)
     return generator.generate(prompts, sampling, n, batch_size)
 
 
@@ -50,12 +49,10 @@ def open_generator(
     device: Device,
     engine: EngineOption,
     weights: DtypeOption,
-    draft: str | None = None,
     *,
     rows: int | None,
 ) -> "TextGenerator":
     """The model, ready to write text after text: about this many `rows`, tokens, in a pass (None: many)."""
-    from gpt_cli.run.draft import open_draft
     from gpt_cli.run.open_checkpoint import build_torch_model
     from gpt_cli.sampling.text_generator import TextGenerator
 
@@ -73,7 +70,6 @@ def open_generator(
         device=device,
         engine=engine,
         weights=weights,
-        draft=None if draft is None else open_draft(draft, saved.tokenizer, note),
         note=note,
     )
 

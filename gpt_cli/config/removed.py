@@ -80,6 +80,9 @@ TABLE = (
     Removed(("gpt data peek",), "gpt data inspect TEXT --window 0"),
     Removed(("gpt tokenize --compare",), "tokenize the text with each tokenizer, and compare the bytes per token"),
     Removed(("gpt tokenize --model-config",), "gpt info CONFIG shows the parameters of a model"),
+    Removed(
+        ("gpt sample --draft", "gpt chat --draft", "draft"), "leave it out; the text is the same without it", (None,)
+    ),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable
-from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions, NativeDecoder, stream_tokens
+from gpt_cli.cpu.decode.decoder import Decoder, NativeDecoder, stream_tokens
 from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.weight_formats import WeightDtype
@@ -84,19 +84,18 @@ def stream_native(
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
     samples: Sequence[int] | None = None,
-    draft: DraftOptions | None = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), generated as one batch while they are being read.
 
     Row i is sample samples[i] of its prompt (None: i). They equal those of `stream_batches` on a CPU, except where two
-    tokens are equally likely up to rounding. A `draft` speeds up a single text without changing it.
+    tokens are equally likely up to rounding.
     """
     assert not unsupported_settings(sampling)
     choice = native_token_choice(sampling, tokenizer)
     seeds = [derive_seed(sampling.seed, "sample", i) for i in samples or range(len(prompts))]
 
     def steps() -> Iterator[bool]:
-        session = decoder.start(prompts, seeds, choice, draft)
+        session = decoder.start(prompts, seeds, choice)
         running = set(range(len(prompts)))
         for chunk in stream_tokens(session, sampling.max_new_tokens):
             for i in sorted(running):

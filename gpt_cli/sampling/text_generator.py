@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import Config
 from gpt_cli.cores import usable_cores
-from gpt_cli.cpu.decode.decoder import Decoder, DraftOptions
+from gpt_cli.cpu.decode.decoder import Decoder
 from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
@@ -54,8 +54,8 @@ class TextGenerator:
 
     `engine` is native (a decoder without torch, for CPUs: C, or NumPy where there is no compiler), torch, or auto:
     native where it supports the request. `weights` is the format of matrices in the native engine (bf16 also in torch
-    on CUDA); `draft` speeds up a single text there. `note` is called when NumPy replaces compiled code, and when CUDA
-    graphs do not work. Raises RequestError for options that exclude each other, and what `build` raises.
+    on CUDA). `note` is called when NumPy replaces compiled code, and when CUDA graphs do not work. Raises RequestError
+    for options that exclude each other, and what `build` raises.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class TextGenerator:
         device: Device = "auto",
         engine: EngineChoice = "auto",
         weights: WeightDtype = "fp32",
-        draft: DraftOptions | None = None,
         note: Notify = lambda _: None,
     ) -> None:
         self.tokenizer = saved.tokenizer
         self._config, self._arrays, self._build = saved.config.model, saved.model_arrays, build
-        self._device, self._engine, self._weight_dtype, self._draft, self._note = device, engine, weights, draft, note
+        self._device, self._engine, self._weight_dtype, self._note = device, engine, weights, note
         for name, value, choices in (("engine", engine, ENGINES), ("weights", weights, FORMATS)):
             if value not in choices:
                 raise RequestError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
         self._torch_bf16 = weights == "bf16" and device == "cuda"  # torch converts the weights to bf16
-        if engine == "torch" and ((weights != "fp32" and not self._torch_bf16) or draft is not None):
-            option = "a draft is" if draft is not None else f"weights in {weights} are"
-            raise RequestError(f"{option} for the native engine", hint="auto lets it be chosen: --engine auto")
+        if engine == "torch" and weights != "fp32" and not self._torch_bf16:
+            raise RequestError(
+                f"weights in {weights} are for the native engine", hint="auto lets it be chosen: --engine auto"
+            )
         self._check_engine(self._torch_only_feature())
 
     def warm_up(self) -> None:
@@ -140,7 +140,7 @@ class TextGenerator:
         self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int, batch_size: int
     ) -> Iterator[list[TextStream]]:
         def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
-            return stream_native(decoder, self.tokenizer, rows, sampling, samples, self._draft)
+            return stream_native(decoder, self.tokenizer, rows, sampling, samples)
 
         return in_batches(prompts, n, min(batch_size, max_batch(self._config)), sample)
 
@@ -153,7 +153,6 @@ class TextGenerator:
         requirements = {
             "the native engine does": self._engine == "native",
             f"weights in {self._weight_dtype} do": self._weight_dtype != "fp32" and not self._torch_bf16,
-            "a draft does": self._draft is not None,
         }
         requirement = next((subject for subject, is_set in requirements.items() if is_set), None)
         if reason is not None and requirement is not None:

@@ -188,11 +188,6 @@ def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:
     assert out.startswith(answer)
 
 
-def test_a_draft_changes_no_answer(chat: Chat) -> None:
-    stdin = "ab\n\ncd\n/temp 0\n\n"
-    assert chat(stdin, "--max-new-tokens", "40", "--draft", "ngram")[:2] == chat(stdin, "--max-new-tokens", "40")[:2]
-
-
 def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     code, _, err = chat(
         "/temp 0\nab\n/save 1.jsonl\n/reset\n/seed 9\nab\n/save 2.jsonl\n"

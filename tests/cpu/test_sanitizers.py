@@ -44,12 +44,11 @@ def test_the_decoder_is_sound_in_every_format(
     target: Target, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     command = build(target, "decode", tmp_path)
-    guessed = [1, 2, 3, 4] * 4
     for name, options in MODELS.items():
         weights = weights_of(make_model(options, VOCAB_SIZE))
         for format in FORMATS:
             scored = [i * i % VOCAB_SIZE for i in range(39)]
-            texts = (Texts(prompts(19), 30), Texts([[5] * 7] * 3, 60), Texts([guessed], 60))  # windows move
+            texts = (Texts(prompts(19), 30), Texts([[5] * 7] * 3, 60), Texts([[1, 2, 3, 4] * 4], 60))  # windows move
             data = decode_input(weights, format, 3, scored, texts)
             assert len(answers(command, data, **ENVIRONMENT)) == 7, (name, format)
     record_property("faults", len(MODELS) * len(FORMATS))

@@ -23,7 +23,6 @@ from gpt_cli.export import architectures, gguf, huggingface
 from gpt_cli.export.layout import choose_layout
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
-from gpt_cli.run import draft
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.runtime.device import Runtime
@@ -174,20 +173,11 @@ def test_no_export_writes_a_model_with_a_new_option(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_neither_lora_nor_attention_maps_nor_drafts_take_a_model_with_a_new_option(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_neither_lora_nor_attention_maps_take_a_model_with_a_new_option() -> None:
     with pytest.raises(RequestError, match=r"model\.value_residual: true"):
         LoRA(extended_model(), LoraConfig(rank=2), OptimConfig(), 0)
     with pytest.raises(RequestError, match=r"model\.value_residual: true"):
         capture_attention(extended_model(), [1, 2])
-    saved = Checkpoint.__new__(Checkpoint)
-    monkeypatch.setattr(Checkpoint, "tokenizer", BYTES, raising=False)
-    monkeypatch.setattr(Checkpoint, "config", loaded_run().config, raising=False)
-    monkeypatch.setattr(draft, "find_run", lambda path: path)
-    monkeypatch.setattr(draft, "open_checkpoint", lambda *_: saved)
-    with pytest.raises(RequestError, match=r"model\.value_residual: true, which only torch computes"):
-        draft.open_draft("other", BYTES, print)
 
 
 NUMBERS: dict[str, st.SearchStrategy[Any]] = {

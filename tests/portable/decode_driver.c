@@ -12,8 +12,8 @@ static void *keep_block(void) {
     return taken[n_taken++] = block();
 }
 
-/* Write the texts that the next blocks begin; `drafts`: with a draft of n-grams. */
-static void write_texts(Model *model, bool drafts) {
+/* Write the texts that the next blocks begin. */
+static void write_texts(Model *model) {
     int32_t *sizes = block(), *prompts = block(), *lengths = block();
     uint32_t *seeds = block();
     int n = sizes[0], steps = sizes[1], v = model->net.vocab_size;
@@ -21,7 +21,7 @@ static void write_texts(Model *model, bool drafts) {
     Session *session = gpt_begin(model, n, prompts, lengths, seeds, &how);
     int32_t *tokens = calloc((size_t)(n * steps), sizeof *tokens);
     float *logits = calloc((size_t)(n * steps) * (size_t)v, sizeof *logits);
-    if (!session || !tokens || !logits || (drafts && !gpt_draft(session, NULL, prompts, lengths[0], 0))) abort();
+    if (!session || !tokens || !logits) abort();
     if (gpt_write(session, steps, -1, tokens, logits) != steps) abort();
     give_block(tokens, (size_t)(n * steps) * sizeof *tokens);
     give_block(logits, (size_t)(n * steps) * (size_t)v * sizeof *logits);
@@ -54,9 +54,7 @@ int main(void) {
     gpt_score(session, scored, *n_scored, logits);
     give_block(logits, (size_t)*n_scored * (size_t)net.vocab_size * sizeof *logits);
     gpt_end(session);
-    write_texts(model, false);
-    write_texts(model, false);
-    write_texts(model, true);
+    for (int i = 0; i < 3; i++) write_texts(model);
     gpt_close(model);
     free(logits);
     for (int i = 0; i < n_taken; i++) free(taken[i]);

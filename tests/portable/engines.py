@@ -151,7 +151,7 @@ class Texts:
 def decode_input(
     weights: Weights, format: WeightDtype, threads: int, scored: list[int], texts: tuple[Texts, Texts, Texts]
 ) -> bytes:
-    """A model, tokens to score, and texts to write: of the last one, several tokens are guessed at once."""
+    """A model, tokens to score, and three batches of texts to write."""
     net, _ = decoder.to_c_structs(weights, format, threads, use_amx=True)
     integers, floats = _model_fields(net)
     settings = int32(*(getattr(net, name) for name in decoder._SETTINGS))

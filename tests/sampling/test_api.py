@@ -1,5 +1,6 @@
 """The Python API: `gpt_cli.load(run).generate(prompt)`, and an import that costs nothing."""
 
+import inspect
 import logging
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_importing_the_package_imports_no_heavy_library() -> None:
     code = (
         "import sys, gpt_cli; gpt_cli.__version__, gpt_cli.load\n"
-        "print({'torch', 'numpy', 'pydantic', 'tokenizers', 'matplotlib'} & sys.modules.keys())"
+        "print({'torch', 'numpy', 'pydantic', 'yaml', 'tokenizers', 'matplotlib'} & sys.modules.keys())"
     )
     completed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert completed.stdout == "set()\n"
@@ -123,6 +124,17 @@ def test_a_damaged_checkpoint_is_warned_about_and_passed_over(checkpoint: Path, 
 
 def test_a_renamed_public_name_is_still_there_under_its_old_one() -> None:
     assert gpt_cli.Sampling is gpt_cli.SamplingParams
+
+
+def test_a_removed_keyword_of_load_is_ignored_at_its_off_value_and_else_refused(checkpoint: Path) -> None:
+    assert "draft" not in inspect.signature(gpt_cli.load).parameters
+    assert gpt_cli.load(checkpoint, draft=None).generate("a", seed=1).text() == (
+        gpt_cli.load(checkpoint).generate("a", seed=1).text()
+    )
+    with pytest.raises(RequestError, match="draft was removed after version"):
+        gpt_cli.load(checkpoint, draft="ngram")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'drafts'"):
+        gpt_cli.load(checkpoint, drafts=None)  # type: ignore[call-arg]
 
 
 def test_that_a_kernel_is_compiled_is_no_warning(

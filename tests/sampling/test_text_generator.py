@@ -99,8 +99,6 @@ def test_what_only_torch_can_write_goes_to_torch_unless_native_is_insisted_on(ch
         gpt_cli.load(checkpoint, engine="native", device="mps")
     with pytest.raises(RequestError, match="weights in int8 do not go with the device cuda"):
         gpt_cli.load(checkpoint, device="cuda", weights="int8")
-    with pytest.raises(RequestError, match="a draft is for the native engine"):
-        gpt_cli.load(checkpoint, device="cuda", engine="torch", weights="bf16", draft="ngram")
     for invalid in ({"engine": "fast"}, {"weights": "int3"}):
         with pytest.raises(RequestError, match="must be one of"):
             gpt_cli.load(checkpoint, **invalid)  # type: ignore[arg-type]

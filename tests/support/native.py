@@ -25,14 +25,6 @@ def decode_with_logits(session: NativeSession, steps: int) -> tuple[list[list[in
     return tokens[:n_steps].tolist(), logits
 
 
-def draft_stats(session: NativeSession) -> tuple[int, int, int]:
-    """(forward passes, drafted tokens, accepted tokens) of speculative decoding."""
-    numbers = np.zeros(3, np.int64)
-    session._library.gpt_draft_stats(session.handle.pointer, address(numbers))
-    passes, drafted, accepted = numbers.tolist()
-    return passes, drafted, accepted
-
-
 def dropout_masks(native: NativeEngine, rows: int, seed: int) -> Tensor:
     """(1 + 2 n_layer, rows, C) factors that `seed` draws: of the embedding, then of each block's two parts."""
     net = native._net

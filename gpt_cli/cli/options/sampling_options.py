@@ -33,13 +33,6 @@ DtypeOption = Annotated[
     Literal["fp32", "bf16", "int8"],
     typer.Option("--dtype", "--weights", help="How native (or CUDA: bf16) keeps the matrices; fp32 is exact."),
 ]
-DraftOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ngram|RUN|FILE",
-        help="Guess ahead, for the same text sooner: from the text itself, a smaller run, or a text like it.",
-    ),
-]
 MaxNewTokensOption = Annotated[int | None, panel_option(_LENGTH, "Tokens to write.")]
 MinNewTokensOption = Annotated[int | None, panel_option(_LENGTH, "Tokens before which nothing ends the text.")]
 StopOption = Annotated[list[str] | None, panel_option(_LENGTH, "End before this text. Repeatable.", metavar="TEXT")]

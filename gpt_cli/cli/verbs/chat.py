@@ -25,7 +25,6 @@ def chat(
     device: opts.DeviceOption = "auto",
     engine: opts.EngineOption = "auto",
     weights: opts.DtypeOption = "fp32",
-    draft: opts.DraftOption = None,
     prefix: Annotated[str | None, opts.panel_option(_TURN, "Put before what you write.", metavar="TEXT")] = None,
     suffix: Annotated[str | None, opts.panel_option(_TURN, "Put between that and the answer.", metavar="TEXT")] = None,
     system: Annotated[
@@ -74,7 +73,7 @@ def chat(
     head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
     note_unknown_stops(saved.tokenizer, sampling.stop)
-    generator = open_generator(saved, device, engine, weights, draft, rows=1)
+    generator = open_generator(saved, device, engine, weights, rows=1)
     generator.require(sampling)
     generator.warm_up()
     conversation = Conversation(saved.tokenizer, context, before, between, turns, head, system)

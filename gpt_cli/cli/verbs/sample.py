@@ -37,7 +37,6 @@ def sample(
     device: opts.DeviceOption = "auto",
     engine: opts.EngineOption = "auto",
     weights: opts.DtypeOption = "fp32",
-    draft: opts.DraftOption = None,
     prompt: Annotated[
         str | None, opts.panel_option(_PROMPTS, "The prompt; - reads it from standard input.", metavar="TEXT")
     ] = None,
@@ -129,7 +128,7 @@ def sample(
     copies = NoveltyReport(loaded) if novelty else None
     tokens = [_encode(one, loaded.tokenizer) for one in whole]
     _note_cut(tokens, loaded.config.model.context_length)
-    engine_name, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights, draft)
+    engine_name, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights)
     if as_json:
         head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": engine_name}
         print_json(head | {"samples": _as_objects(next(texts), copies)})

@@ -67,10 +67,7 @@ class Kernel:
 
 DECODER = Kernel(
     (SOURCE,),
-    functions=(
-        *("gpt_open", "gpt_close", "gpt_begin", "gpt_end", "gpt_write", "gpt_stop", "gpt_draft"),
-        *("gpt_draft_stats", "gpt_score"),
-    ),
+    functions=("gpt_open", "gpt_close", "gpt_begin", "gpt_end", "gpt_write", "gpt_stop", "gpt_score"),
 )
 
 

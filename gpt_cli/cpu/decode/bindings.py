@@ -62,8 +62,6 @@ _FUNCTIONS = {
     "gpt_end": (None, (_POINTER,)),
     "gpt_write": (_INT, (_POINTER, _INT, _INT, _POINTER, _POINTER)),
     "gpt_stop": (None, (_POINTER, _INT)),
-    "gpt_draft": (_INT, (_POINTER, _POINTER, _POINTER, _INT, _INT)),
-    "gpt_draft_stats": (None, (_POINTER, _POINTER)),
     "gpt_score": (None, (_POINTER, _POINTER, _INT, _POINTER)),
     "gpt_open_batch": (_POINTER, (_POINTER,)),
     "gpt_close_batch": (None, (_POINTER,)),

@@ -23,9 +23,7 @@ enum { L2_BYTES = 1000000 }; /* of weights that stay in L2: measured on a core w
 #include "attention.h"
 #include "layers.h"
 #include "sampling.h"
-#include "ngram_draft.h"
 #include "session.h"
-#include "speculative.h"
 
 void gpt_close(Model *m) {
     if (!m) return;
@@ -72,7 +70,6 @@ Model *gpt_open(const Network *net, const Layer *layers) {
     m->block_bytes = m->kv_int8 ? KV_INT8_BLOCK_BYTES(m->d) : sizeof(float) * LANES * (net->head_dim + m->d);
     m->use_amx = net->format != FP32 && net->use_amx && amx_request();
     m->fits_l2 = all < L2_BYTES;
-    m->pool.spin_limit = 4000; /* some 50 to 150 microseconds */
     m->pool.n_workers = net->threads - 1 < MAX_WORKERS ? net->threads - 1 : MAX_WORKERS;
     m->weights = alloc_zeroed(all);
     Arena arena = {m->weights, 0};
@@ -94,8 +91,6 @@ Model *gpt_open(const Network *net, const Layer *layers) {
 
 void gpt_end(Session *session) {
     if (!session) return;
-    for (int o = 0; session->draft && o < N_ORDERS; o++) free(session->draft->tables[o]);
-    free(session->draft);
     for (int i = 0; session->sequences && i < session->n; i++) {
         Sequence *s = &session->sequences[i];
         free(s->tokens), free(s->noise);
@@ -122,7 +117,7 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     session->logits = alloc_zeroed(n * v * sizeof(float)), session->heap_scratch = alloc_zeroed(n * v * sizeof(float));
     session->caches = alloc_zeroed(n * cache_bytes(m));
     bool fits = banned_tokens && session->workspaces && session->sequences && session->caches && session->logits && session->heap_scratch;
-    for (int i = 0; fits && i <= (use_data_parallel(session) ? m->pool.n_workers : 0); i++) fits = alloc_workspace(&session->workspaces[i], m);
+    for (int i = 0; fits && i <= (use_data_parallel(m, n) ? m->pool.n_workers : 0); i++) fits = alloc_workspace(&session->workspaces[i], m);
     if (fits && sampling->n_banned) memcpy(banned_tokens, sampling->banned_tokens, (size_t)sampling->n_banned * sizeof *banned_tokens);
     session->shared_prompt = n > 1;
     const int32_t *prompt = prompts;
@@ -161,18 +156,8 @@ static void decode_lockstep(DecodeCall *w) {
    returns early. Returns the steps made. */
 int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t *tokens, float *logits) {
     Model *m = session->model;
-    size_t v = m->net.vocab_size;
-    if (session->draft) {
-        int32_t made = 0;
-        while (made < steps && session->sequences->active) {
-            if (session->workspaces->pool) ensure_awake(&m->pool);
-            made += speculative_step(session, steps - made, end_of_text, tokens + made, logits ? logits + made * v : NULL);
-            session->sequences->active = tokens[made - 1] != end_of_text;
-        }
-        return made;
-    }
     DecodeCall w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
-    bool divided = use_data_parallel(session) && session->workspaces[m->pool.n_workers].memory; /* workers may be fewer than asked for */
+    bool divided = use_data_parallel(m, session->n) && session->workspaces[m->pool.n_workers].memory; /* workers may be fewer than asked for */
     while (w.first < steps && any_active(session, 0, session->n)) {
         if (session->shared_prompt || !divided) {
             decode_lockstep(&w);
@@ -191,46 +176,13 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t 
 /* End sequence `i`: nothing more is computed for it, and its further tokens are undefined. */
 void gpt_stop(Session *session, int32_t i) { session->sequences[i].active = false; }
 
-/* Turn on speculative decoding of a session of one sequence that has not begun. Drafts come from `draft_session`, a session of another
-   model with the same vocabulary and prompt, which must outlive this one, or if NULL from the n-grams of the `n` tokens of `text`
-   (other texts, at its end the prompt) and of what is written. `fixed_length`: of drafts; 0: adaptive. Returns 0 when out of
-   memory, and then nothing is drafted. */
-int32_t gpt_draft(Session *session, Session *draft_session, const int32_t *text, int32_t n, int32_t fixed_length) {
-    size_t v = padded(session->model->net.vocab_size, PANEL) * sizeof(float);
-    DraftState *d = alloc_zeroed(sizeof *d);
-    float *logits = alloc_zeroed((MAX_DRAFT + 1) * v), *noise = alloc_zeroed((MAX_DRAFT + 1) * v);
-    bool fits = d && logits && noise;
-    if (fits) {
-        d->ngrams = !draft_session, d->bits = 12, d->fixed_length = fixed_length;
-        while (d->bits < 22 && (1 << d->bits) < 2 * n) d->bits++;
-        for (int o = 0; d->ngrams && o < N_ORDERS; o++) fits = (d->tables[o] = alloc_zeroed(sizeof(NgramEntry) << d->bits)) && fits;
-    }
-    if (!fits) {
-        for (int o = 0; d && o < N_ORDERS; o++) free(d->tables[o]);
-        free(d), free(logits), free(noise);
-        return 0;
-    }
-    for (int32_t i = 0; i < n; i++) ngram_insert(d, text[i]);
-    if (draft_session) session->model->pool.spin_limit = 40000; /* workers idle while the smaller model drafts */
-    free(session->logits), free(session->sequences->noise);
-    session->logits = logits, session->sequences->noise = noise, session->draft = d, session->draft_session = draft_session;
-    return 1;
-}
-
-/* Forward passes, drafted tokens, accepted tokens of a session that drafts. */
-void gpt_draft_stats(const Session *session, int64_t *numbers) {
-    numbers[0] = session->draft->passes, numbers[1] = session->draft->drafted, numbers[2] = session->draft->accepted;
-}
-
-/* (n,) tokens, at most context_length -> (n, V) logits. */
+/* (n,) tokens, at most context_length -> (n, V) logits. Overwrites the session's cache. */
 void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits) {
     BatchToken rows[MAX_ROWS];
-    if (session->workspaces->pool) ensure_awake(&session->model->pool);
     for (int i = 0, k = 0; i < n; i++) {
         rows[k++] = (BatchToken){session->sequences, i, tokens[i], logits + (size_t)i * session->model->net.vocab_size};
         if (k == MAX_ROWS || i == n - 1) forward(session->workspaces, rows, k), k = 0;
     }
-    session->sequences->cached = 0;
 }
 
 #include "seats.h"

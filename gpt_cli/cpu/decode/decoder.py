@@ -6,7 +6,6 @@ Shapes: T tokens, V vocabulary.
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -26,38 +25,14 @@ _TOLERANCE = {"fp32": 1e-3, "bf16": 3e-2, "int8": 1e-2}
 far."""
 
 
-@dataclass(frozen=True)
-class DraftOptions:
-    """Options of speculative decoding: several tokens of one text in a pass over the weights.
-
-    They do not change the text: a drafted token is accepted only if it is the one that would be sampled.
-    """
-
-    model: "NativeDecoder | None" = None
-    """A smaller model with the same vocabulary. None: n-grams of the prompt, the generated text and `text`."""
-    text: Sequence[int] = ()
-    """Tokens of a similar text, such as the training text."""
-    length: int | None = None
-    """Maximal drafted tokens in a pass. None: adapted to the acceptance rate."""
-
-
 class Decoder(Protocol):
     """A model that generates texts."""
 
     engine: str
     weights: Weights
 
-    def start(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        choice: TokenChoice,
-        draft: DraftOptions | None = None,
-    ) -> "DecodeSession":
-        """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen).
-
-        A `draft` speeds up a single text; it is ignored for a batch, which shares each pass over the weights already.
-        """
+    def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "DecodeSession":
+        """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen)."""
 
     def score(self, tokens: Sequence[int]) -> Array:
         """(T,) tokens, at most a context -> (T, V): the next-token logits of each."""
@@ -125,17 +100,8 @@ class NativeDecoder:
         self._library = library
         self._model = Handle(library.gpt_open(ctypes.byref(net), layers), library.gpt_close)
 
-    def start(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        choice: TokenChoice,
-        draft: DraftOptions | None = None,
-    ) -> "NativeSession":
-        session = NativeSession(self, prompts, seeds, choice)
-        if draft is not None and len(prompts) == 1:
-            session.draft(draft, prompts[0])
-        return session
+    def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "NativeSession":
+        return NativeSession(self, prompts, seeds, choice)
 
     def score(self, tokens: Sequence[int]) -> Array:
         logits = np.empty((len(tokens), self.weights.vocab_size), np.float32)
@@ -173,22 +139,6 @@ class NativeSession:
         )
         del banned_tokens  # the session has a copy
         self.handle = Handle(pointer, self._library.gpt_end)
-        self._drafts: NativeSession | None = None  # of the smaller model
-
-    def draft(self, draft: DraftOptions, prompt: Sequence[int]) -> None:
-        """Turn speculative decoding on, before the first token. Raises MemoryError."""
-        context = np.zeros(0, np.int32)
-        if draft.model is None:
-            context = np.concatenate([np.asarray(draft.text, np.int32), np.asarray(prompt, np.int32)])
-        elif draft.model.weights.vocab_size != self._decoder.weights.vocab_size:
-            raise ValueError("the model that guesses has another vocabulary")
-        else:
-            self._drafts = draft.model.start([prompt], [0], TokenChoice(temperature=0.0))
-        draft_session = None if self._drafts is None else self._drafts.handle.pointer
-        if not self._library.gpt_draft(
-            self.handle.pointer, draft_session, address(context), len(context), draft.length or 0
-        ):
-            raise MemoryError
 
     def decode(self, steps: int) -> list[list[int]]:
         tokens = np.empty((steps, self._batch), np.int32)

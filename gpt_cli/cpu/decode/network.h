@@ -9,8 +9,7 @@ typedef struct { /* one text */
     char *cache; /* KV cache: (layer, S / 16) blocks of all heads, see attention.h and kv_int8.h */
     uint32_t mt[624]; /* Mersenne Twister */
     int mt_index;
-    float *noise; /* (n_noise, V padded): Gumbel noise of coming steps */
-    int n_noise;
+    float *noise; /* (V padded,): Gumbel noise of the step */
 } Sequence;
 
 typedef struct {

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt_cli.cpu.decode import numpy_gpt
-from gpt_cli.cpu.decode.decoder import DraftOptions
 from gpt_cli.cpu.decode.numpy_sampler import TokenChoice, gumbel_noise, sample_token
 from gpt_cli.cpu.decode.weights import Array, Weights
 
@@ -18,13 +17,7 @@ class NumpyDecoder:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
-    def start(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int],
-        choice: TokenChoice,
-        draft: DraftOptions | None = None,
-    ) -> "NumpySession":
+    def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "NumpySession":
         return NumpySession(self.weights, prompts, seeds, choice)
 
     def score(self, tokens: Sequence[int]) -> Array:

@@ -123,10 +123,9 @@ static void sample_seats(const BatchStep *r, int step, int begin, int end) {
 
 static void batch_worker(void *context, int begin, int end) {
     const BatchStep *r = context;
-    int parts = r->batch->model->pool.n_workers + 1, part = 0;
-    while (part < parts - 1 && r->n * part / parts < begin) part++; /* as parallel_for divides */
+    const Workspace *ws = &r->batch->workspaces[thread_of(&r->batch->model->pool, begin, r->n)];
     for (int step = 0; step < r->steps; step++) {
-        prefill_seats(r, &r->batch->workspaces[part], begin, end);
+        prefill_seats(r, ws, begin, end);
         sample_seats(r, step, begin, end);
     }
 }
@@ -140,7 +139,7 @@ void gpt_step_batch(ContinuousBatch *batch, Seat **seats, int32_t n, int32_t ste
     Pool *pool = shared_pool(m);
     BatchStep r = {.batch = batch, .seats = seats, .n = n, .steps = steps, .prompt_budget = prompt_budget, .tokens = tokens};
     for (int i = 0; i < batch->n_workspaces; i++) batch->workspaces[i].pool = NULL;
-    if (m->pool.n_workers && n >= (m->fits_l2 ? 1 : MIN_AMX_ROWS) * (m->pool.n_workers + 1)) {
+    if (use_data_parallel(m, n)) {
         r.prompt_budget = (prompt_budget + m->pool.n_workers) / (m->pool.n_workers + 1);
         ensure_awake(&m->pool);
         m->pool.wake_workers = true;

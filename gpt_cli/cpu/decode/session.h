@@ -4,7 +4,7 @@
    synchronisation. Few sequences, or a model larger than L2, run in lock step: threads split each operation, and weights are
    read once for all sequences. */
 
-typedef struct Session {
+typedef struct {
     Workspace *workspaces; /* of each thread; the first also in lock step */
     Model *model;
     Sampling sampling;
@@ -13,10 +13,8 @@ typedef struct Session {
     size_t logits_stride;   /* V padded */
     Sequence *sequences;
     char *caches; /* KV caches of all */
-    float *logits, *heap_scratch; /* (n, V padded) each; when drafting, logits of all rows of the pass */
+    float *logits, *heap_scratch; /* (n, V padded) each */
     bool shared_prompt;            /* one prompt for all: prefilled once */
-    DraftState *draft;      /* NULL: no speculative decoding */
-    struct Session *draft_session; /* of the draft model, NULL: drafts by n-grams */
 } Session;
 
 /* Where the token does not fit, the older half of the window is dropped first and the rest prefilled again at its new positions
@@ -103,11 +101,10 @@ static void copy_step_logits(const DecodeCall *w, int step, int begin, int end) 
 static void decode_worker(void *context, int begin, int end) {
     DecodeCall *w = context;
     Session *session = w->session;
-    int parts = session->model->pool.n_workers + 1, part = 0;
-    while (part < parts - 1 && session->n * part / parts < begin) part++; /* as parallel_for divides */
+    const Workspace *ws = &session->workspaces[thread_of(&session->model->pool, begin, session->n)];
     for (int step = w->first; step < w->steps; step++) {
         if (any_active(session, begin, end)) {
-            prefill(session, &session->workspaces[part], begin, end);
+            prefill(session, ws, begin, end);
             copy_step_logits(w, step, begin, end);
             sample_tokens(session, begin, end);
             for (int32_t made = w->made; made <= step && !atomic_compare_exchange_weak(&w->made, &made, step + 1);) {}
@@ -117,9 +114,8 @@ static void decode_worker(void *context, int begin, int end) {
 }
 
 /* True if there are enough sequences for each thread to run its own. */
-static bool use_data_parallel(const Session *session) {
-    const Model *m = session->model;
-    return m->pool.n_workers && session->n >= (m->fits_l2 ? 1 : MIN_AMX_ROWS) * (m->pool.n_workers + 1);
+static bool use_data_parallel(const Model *m, int n) {
+    return m->pool.n_workers && n >= (m->fits_l2 ? 1 : MIN_AMX_ROWS) * (m->pool.n_workers + 1);
 }
 
 /* The pool that splits single operations, NULL where that does not pay. */

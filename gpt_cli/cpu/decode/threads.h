@@ -1,6 +1,6 @@
 /* A worker pool: threads spin for some microseconds between parallel loops, then sleep on a condition variable. */
 
-#define MAX_WORKERS 31
+enum { MAX_WORKERS = 31, SPIN_LIMIT = 4000 }; /* SPIN_LIMIT: pauses before a worker sleeps, some 50 to 150 microseconds */
 
 typedef void (*Work)(void *context, int begin, int end);
 
@@ -11,6 +11,7 @@ typedef struct { /* one cache line (two, for the adjacent-line prefetcher): no f
     Work work;
     void *context;
     int begin, end;
+    struct Pool *pool;
 } Task;
 
 typedef struct Pool {
@@ -19,18 +20,13 @@ typedef struct Pool {
     Task tasks[MAX_WORKERS];
     uint64_t ticket;
     _Alignas(128) _Atomic bool stopping;
-    _Atomic int sleeping, spin_limit; /* spin_limit: pauses before a worker sleeps */
+    _Atomic int sleeping;
     _Atomic uint64_t generation;
     double woken_at;
     bool wake_workers; /* the next loop is long enough to be worth waking sleeping workers for */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
 } Pool;
-
-typedef struct {
-    Pool *pool;
-    int index;
-} WorkerArg;
 
 INLINE void cpu_relax(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -45,12 +41,9 @@ INLINE void run_task(const Task *task) {
 }
 
 static void *worker_main(void *argument) {
-    WorkerArg *arg = argument;
-    Pool *pool = arg->pool;
-    int index = arg->index;
-    Task *task = &pool->tasks[index];
+    Task *task = argument;
+    Pool *pool = task->pool;
     _Atomic uint64_t *state = &task->state;
-    free(arg);
     int idle = 0;
     while (!atomic_load_explicit(&pool->stopping, memory_order_relaxed)) {
         uint64_t seen = atomic_load_explicit(state, memory_order_acquire);
@@ -60,7 +53,7 @@ static void *worker_main(void *argument) {
                 atomic_store_explicit(state, seen - OFFERED + DONE, memory_order_release);
             }
             idle = 0;
-        } else if (++idle < atomic_load_explicit(&pool->spin_limit, memory_order_relaxed)) {
+        } else if (++idle < SPIN_LIMIT) {
             cpu_relax();
         } else {
             pthread_mutex_lock(&pool->mutex);
@@ -93,12 +86,9 @@ static void notify_all(Pool *pool) {
    it gains. Workers are created here, at the first use. */
 static void ensure_awake(Pool *pool) {
     for (; pool->n_created < pool->n_workers; pool->n_created++) {
-        WorkerArg *arg = malloc(sizeof *arg);
-        if (arg) *arg = (WorkerArg){pool, pool->n_created};
-        if (!arg || pthread_create(&pool->threads[pool->n_created], NULL, worker_main, arg)) {
-            free(arg);
-            pool->n_workers = pool->n_created;
-        }
+        Task *task = &pool->tasks[pool->n_created];
+        task->pool = pool;
+        if (pthread_create(&pool->threads[pool->n_created], NULL, worker_main, task)) pool->n_workers = pool->n_created;
     }
     if (atomic_load(&pool->sleeping) && seconds() - pool->woken_at > 2e-3) {
         pool->woken_at = seconds();
@@ -137,3 +127,6 @@ static void parallel_for(Pool *pool, int jobs, Work work, void *context) {
         }
     }
 }
+
+/* The thread, 0 the caller's, to which parallel_for gives the chunk of `jobs` that starts at `begin`. */
+INLINE int thread_of(const Pool *pool, int begin, int jobs) { return (int)(((int64_t)begin * (pool->n_workers + 1) + jobs - 1) / jobs); }
