@@ -29,8 +29,7 @@ def test_the_commands_of_the_page_write_text(
     checkpoint = save(tmp_path, 1, GPT(config.model, 256).state_dict(), {}, {}, config, ByteTokenizer())
     (tmp_path / "runs").mkdir()
     checkpoint.rename(tmp_path / "runs" / "step-00000001")
-    (tmp_path / "shakespeare.txt").write_text("ROMEO: What say'st thou?\n" * 50)
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 2
     for command in COMMANDS:
         arguments = [word.replace("runs/shakespeare_cpu", "runs/step-00000001") for word in shlex.split(command)]
         assert main(arguments) == 0
