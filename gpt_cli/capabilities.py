@@ -104,13 +104,10 @@ RAGGED_CACHE = Capabilities("the KV cache of unequal prompts", _BY_TORCH)
 STATIC_CACHE = Capabilities("the KV cache of CUDA graphs", _BY_TORCH)
 """`model/static_cache.py`. Without it decode steps are launched one operation at a time."""
 
-PACKED_ROWS = Capabilities("data.packing", {**_BY_TORCH, "attention_dropout": (0.0,)})
-"""`model/packed_rows.py`: several examples in a row of a batch. Another model is refused."""
-
 LORA = Capabilities("LoRA", {**_BY_TORCH, "causal": BOTH})
 """`training/lora.py`, which finds its matrices by name. Another model is refused."""
 
 ATTENTION_MAPS = Capabilities("gpt attention", _FUNCTION)
 """`evaluation/attention_*.py`, which compute the weights of the heads once more. Another model is refused."""
 
-ENGINES = (NATIVE_TRAINER, NATIVE_DECODER, KV_CACHE, RAGGED_CACHE, STATIC_CACHE, PACKED_ROWS, LORA, ATTENTION_MAPS)
+ENGINES = (NATIVE_TRAINER, NATIVE_DECODER, KV_CACHE, RAGGED_CACHE, STATIC_CACHE, LORA, ATTENTION_MAPS)

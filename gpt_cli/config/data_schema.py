@@ -46,9 +46,6 @@ class DataConfig(ConfigSection):
     too_long: Literal["drop", "cut"] | None = None
     """Of pairs, chat and labelled texts: whether an example that is longer than the context is left out, or loses its
     end. null: pairs and chats are left out, labelled texts lose their end."""
-    packing: bool = False
-    """Of pairs and chats: several examples in each row of context_length, each as if it were alone; by torch. false:
-    rows of examples of similar length, as wide as the longest of them."""
     split: SplitBy = "characters"
     """Unit that is never divided between splits. characters: the text is cut in order, training first, then validation,
     then test; else the documents (or files) are dealt out by a hash of their content, equal ones alike. Pairs
@@ -100,8 +97,6 @@ class DataConfig(ConfigSection):
             raise ValueError(f"data.prompt_key and data.completion_key are both {self.prompt_key!r}")
         if self.format == "labelled" and self.text_key == self.label_key:
             raise ValueError(f"data.text_key and data.label_key are both {self.text_key!r}")
-        if self.packing and self.format not in ("pairs", "chat"):
-            raise ValueError("data.packing is for data.format pairs and chat")
         if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
             raise ValueError(
                 f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"

@@ -83,6 +83,7 @@ TABLE = (
     Removed(
         ("gpt sample --draft", "gpt chat --draft", "draft"), "leave it out; the text is the same without it", (None,)
     ),
+    Removed(("data.packing",), "remove the key; rows of examples of similar length need little padding", (False,)),
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""

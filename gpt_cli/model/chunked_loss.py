@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.lm_head import TILE, pad_vocabulary
 
 # Logits in a chunk: 32 MiB of fp32 on a CPU; 512 MiB on a GPU, which small chunks would not keep busy, and as much for
@@ -35,14 +34,12 @@ def needs_chunking(model: GPT, tokens: int) -> bool:
     return tokens * model.head.out_features > max_chunk_logits(model.head.weight.device)
 
 
-def chunked_loss(
-    model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean", cache: KVCache | None = None
-) -> Tensor:
-    """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs, cache), targets)`.
+def chunked_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """(B, T), (B, T) -> the mean or the sum of -log p(target), in nats: `cross_entropy(model(inputs), targets)`.
 
     A negative target does not count.
     """
-    hidden = model.features(inputs, cache).flatten(0, 1)  # (N, C)
+    hidden = model.features(inputs).flatten(0, 1)  # (N, C)
     weight, device = model.head.weight, hidden.device
     dtype = hidden.dtype
     if device.type != "meta" and torch.is_autocast_enabled(device.type):

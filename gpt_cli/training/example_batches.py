@@ -10,22 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt_cli.capabilities import PACKED_ROWS
 from gpt_cli.config import Config
 from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.split import Split
 from gpt_cli.distributed.world import ALONE, World
-from gpt_cli.errors import Notify, RequestError
+from gpt_cli.errors import Notify
 from gpt_cli.shuffle import derive_seed, feistel_permute
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import Batches, MicroBatches, micro_batch_size, refuse_batch, rows_of_rank
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
-from gpt_cli.training.example_rows import ExampleRows, first_fit
+from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.labelled_rows import LabelledRows
 
-_ROWS = 4  # the packed rows of a micro-batch are a multiple of it
 _POOL = 16  # steps whose examples are sorted by length together, to have little padding
 
 
@@ -33,7 +31,7 @@ _POOL = 16  # steps whose examples are sorted by length together, to have little
 class ExampleBatches:
     """The examples of a training split, each once an epoch, in an order that depends on the seed and the step alone.
 
-    The rows of a step are of similar length, padded to the longest; or packed, and of all lengths.
+    The rows of a step are of similar length, padded to the longest.
     """
 
     rows: ExampleRows | LabelledRows
@@ -45,8 +43,6 @@ class ExampleBatches:
     world: World = ALONE
     round_robin: bool = False
     """See `Batches`."""
-    packs: bool = False
-    """True: several examples in a row of the whole context, in as few rows as a micro-batch's examples need."""
     _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
 
     @classmethod
@@ -54,13 +50,10 @@ class ExampleBatches:
         cls, config: Config, rows: ExampleRows | LabelledRows, device: torch.device, world: World = ALONE
     ) -> "ExampleBatches":
         """The batches that `config` trains on, and this process's share. Raises RequestError as `Batches` does."""
-        if config.data.packing and (reason := PACKED_ROWS.refusal(config.model)) is not None:
-            raise RequestError(f"data.packing does not know {reason}", hint="data.packing=false")
         sizes = config.train.batch_size, micro_batch_size(config, world)
         refuse_batch(config, sizes[1], world)
         round_robin = config.parallel.shard == "full"
-        context = config.model.context_length
-        return cls(rows, device, context, *sizes, config.seed, world, round_robin, config.data.packing)
+        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, round_robin)
 
     @property
     def tokens_per_step(self) -> int:
@@ -74,8 +67,6 @@ class ExampleBatches:
 
     def indices(self, step: int) -> list[int]:
         """The B rows of `step`, over all devices."""
-        if self.packs:  # rows of all lengths pack best
-            return [self._row(index) for index in range(step * self.batch_size, (step + 1) * self.batch_size)]
         pool, position = divmod(step, _POOL)
         if self._pool[0] != pool:
             size = _POOL * self.batch_size
@@ -88,22 +79,11 @@ class ExampleBatches:
         """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
         rows, size = self.indices(step), self.micro_batch_size
         rank_rows = rows_of_rank(rows, size, self.world, round_robin=self.round_robin)
-        if self.packs:
-            return [self._packed(rank_rows[i : i + size]) for i in range(0, len(rank_rows), size)]
         width = int(self.rows.widths[rows].max())
         if self.device.type != "cpu":  # few widths: each may be compiled
             width = min(self.context_length, 1 << (width - 1).bit_length())
         inputs, targets = self.rows.tensors(rank_rows, width, self.device)
         return list(zip(inputs.split(size), targets.split(size), strict=True))
-
-    def _packed(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        """(R, context_length) inputs and targets of M examples; see `ExampleRows.packed`."""
-        assert isinstance(self.rows, ExampleRows)
-        places = first_fit([int(self.rows.widths[row]) for row in rows], self.context_length)
-        height = 1 + max(row for row, _ in places)
-        if self.device.type != "cpu":  # few shapes: each may be compiled
-            height = -(-height // _ROWS) * _ROWS
-        return self.rows.packed(rows, places, (height, self.context_length), self.device)
 
     def _row(self, index: int) -> int:
         epoch, position = divmod(index, len(self.rows))

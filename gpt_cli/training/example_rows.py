@@ -1,4 +1,4 @@
-"""Examples as rows of one width: one to a row from the first position on, or several packed into a row.
+"""Examples as rows of one width, one to a row from the first position on.
 
 Padding follows the example, where causal attention does not look, and is no target: the loss is that of each example
 alone. Shapes: R rows, W width.
@@ -73,33 +73,13 @@ class ExampleRows:
 
     def tensors(self, rows: Sequence[int], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """(R, W) inputs and targets of `rows`, padded with token 0 and IGNORED, on the device without a sync."""
-        return self._placed(rows, [(i, 0) for i in range(len(rows))], (len(rows), width), device)
-
-    def packed(
-        self, rows: Sequence[int], places: Sequence[tuple[int, int]], shape: tuple[int, int], device: torch.device
-    ) -> tuple[Tensor, Tensor]:
-        """The same, each at its place: a row and a column. The first token of each is stored as its complement, which
-        marks the boundary for `model/packed_rows.py`.
-        """
-        return self._placed(rows, places, shape, device, marks=True)
-
-    def _placed(
-        self,
-        rows: Sequence[int],
-        places: Sequence[tuple[int, int]],
-        shape: tuple[int, int],
-        device: torch.device,
-        marks: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        inputs = np.zeros(shape, dtype=np.int64)
-        targets = np.full(shape, IGNORED, dtype=np.int64)
-        for row, (out_row, column) in zip(rows, places, strict=True):
+        inputs = np.zeros((len(rows), width), dtype=np.int64)
+        targets = np.full((len(rows), width), IGNORED, dtype=np.int64)
+        for i, row in enumerate(rows):
             start, n = int(self.examples.starts[self.indices[row]]), int(self.widths[row])
             ids = self.examples.tokens[start : start + n + 1].astype(np.int64)
-            inputs[out_row, column : column + n] = ids[:-1]
-            targets[out_row, column : column + n] = np.where(self.counted[start + 1 : start + n + 1], ids[1:], IGNORED)
-            if marks:
-                inputs[out_row, column] = ~inputs[out_row, column]
+            inputs[i, :n] = ids[:-1]
+            targets[i, :n] = np.where(self.counted[start + 1 : start + n + 1], ids[1:], IGNORED)
         return to_device_async(torch.from_numpy(inputs), device), to_device_async(torch.from_numpy(targets), device)
 
     def count_targets(self) -> npt.NDArray[np.int64]:
@@ -144,20 +124,3 @@ def _larger_context(config: Config, least: int) -> str:
     if config.train.init_from is None:
         return f"give at least model.context_length={least}"
     return f"start from a model that was trained with model.context_length={least} or more"
-
-
-def first_fit(widths: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """(row, column) of each width, packed into rows of width `limit` by first-fit decreasing.
-
-    It takes at most 11/9 of the minimal number of rows, plus one (Johnson, 1973). No width may exceed `limit`.
-    """
-    filled: list[int] = []
-    places = [(0, 0)] * len(widths)
-    for index in sorted(range(len(widths)), key=lambda i: -widths[i]):
-        width = widths[index]
-        row = next((i for i, size in enumerate(filled) if size + width <= limit), len(filled))
-        if row == len(filled):
-            filled.append(0)
-        places[index] = row, filled[row]
-        filled[row] += width
-    return places

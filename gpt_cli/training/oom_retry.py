@@ -9,7 +9,6 @@ from torch import Tensor
 from gpt_cli.errors import UserError
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.training.batches import MicroBatches
-from gpt_cli.training.evaluate import IGNORED
 from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.state import TrainingState
 
@@ -24,7 +23,6 @@ class OOMRetry:
     """
 
     def __init__(self, micro_batch_size: int, logger: MetricsLogger) -> None:
-        self.full_size = micro_batch_size
         self.micro_batch_size = micro_batch_size
         self.logger = logger
 
@@ -37,8 +35,7 @@ class OOMRetry:
         """
         while True:
             try:
-                parts = self.full_size // self.micro_batch_size
-                return step(state, resplit(micro_batches, parts), *args, **kwargs)
+                return step(state, resplit(micro_batches, self.micro_batch_size), *args, **kwargs)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -61,18 +58,8 @@ def next_smaller(micro_batch_size: int) -> int:
     return next(n for n in range(micro_batch_size // 2, 0, -1) if micro_batch_size % n == 0)
 
 
-def resplit(micro_batches: MicroBatches, parts: int) -> MicroBatches:
-    """The same rows in the same order, with each micro-batch divided into `parts`.
-
-    Processes have equally many micro-batches, whatever packing makes of their rows: a part for which there is no row is
-    a row without targets.
-    """
-    if parts == 1:
-        return micro_batches
-    return [part for inputs, targets in micro_batches for part in _divide(inputs, targets, parts)]
-
-
-def _divide(inputs: Tensor, targets: Tensor, parts: int) -> MicroBatches:
-    without_targets = inputs[:1], torch.full_like(targets[:1], IGNORED)
-    divided = zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True)
-    return [part if len(part[0]) else without_targets for part in divided]
+def resplit(micro_batches: MicroBatches, rows: int) -> MicroBatches:
+    """The same rows in the same order, `rows` per micro-batch, a divisor of their present number."""
+    return [
+        pair for inputs, targets in micro_batches for pair in zip(inputs.split(rows), targets.split(rows), strict=True)
+    ]

@@ -77,8 +77,7 @@ class TrainingState:
             if config.train.activation_checkpointing:
                 apply_activation_checkpointing(model)
             shard = _shard(model, config, runtime)
-            options = ["data.packing: true"] * config.data.packing
-            options += ["parallel.shard: full"] * (config.parallel.shard == "full")
+            options = ["parallel.shard: full"] * (config.parallel.shard == "full")
             native = build_native_engine(model, config.runtime, runtime, note, options=options)
             muon = None if native is None else NativeMuon(native.library, native.threads, POLAR_EXPRESS).update
             optimizer: MuonAdamW | LoRA
@@ -95,7 +94,7 @@ class TrainingState:
             if config.parallel.shard != "full":
                 eager_seconds = _eager_seconds(config, vocab_size, runtime)
                 mode = compile_mode(config.runtime.compile, runtime.device, eager_seconds)
-            engine = TorchEngine(model, runtime, grad_scaler, note, mode, packed=config.data.packing)
+            engine = TorchEngine(model, runtime, grad_scaler, note, mode)
         return cls(model=model, optimizer=optimizer, ema=ema, grad_scaler=grad_scaler, engine=engine, shard=shard)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from gpt_cli.errors import Notify, first_line
 from gpt_cli.model.chunked_loss import chunked_loss, needs_chunking
 from gpt_cli.model.gpt import GPT
-from gpt_cli.model.packed_rows import unpack
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory
@@ -38,14 +37,12 @@ class TorchEngine:
         note: Notify,
         compile_mode: str | None = None,
         backend: str = "inductor",
-        packed: bool = False,
     ) -> None:
-        """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager. `packed`: whether
-        a row may be several sequences (`model/packed_rows.py`)."""
+        """`compile_mode`: a mode of torch.compile ("default", "reduce-overhead"), or None for eager."""
         self.runtime, self.grad_scaler, self.note = runtime, grad_scaler, note
         self.parameters = list(model.parameters())
         self.reuses_gradients = compile_mode == "reduce-overhead"  # a CUDA graph writes to the same memory again
-        self.eager = loss_function(model, packed=packed)
+        self.eager = loss_function(model)
         self.loss = self.eager
         self.eval_shape: torch.Size | None = None
         self.compile_has_failed = False
@@ -111,11 +108,9 @@ class TorchEngine:
         self.note(f"torch.compile does not work here ({first_line(error)}); continuing without it")
 
 
-def loss_function(model: GPT, *, packed: bool = False) -> Callable[..., Tensor]:
+def loss_function(model: GPT) -> Callable[..., Tensor]:
     """The function (inputs, targets, reduction) -> loss of `model` in nats."""
-    if isinstance(model, SequenceClassifier):
-        return partial(class_loss, model)
-    return partial(packed_loss if packed else token_loss, model)
+    return partial(class_loss, model) if isinstance(model, SequenceClassifier) else partial(token_loss, model)
 
 
 def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -123,14 +118,6 @@ def token_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "me
     if needs_chunking(model, inputs.numel()):
         return chunked_loss(model, inputs, targets, reduction)
     return cross_entropy(model(inputs), targets, reduction)
-
-
-def packed_loss(model: GPT, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """`token_loss` of rows of several sequences, the first token of each as its complement (`model/packed_rows.py`)."""
-    tokens, rows = unpack(inputs)
-    if needs_chunking(model, tokens.numel()):
-        return chunked_loss(model, tokens, targets, reduction, rows)
-    return cross_entropy(model(tokens, rows), targets, reduction)
 
 
 def class_loss(model: SequenceClassifier, inputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:

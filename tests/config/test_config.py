@@ -114,9 +114,7 @@ def configs(draw: st.DrawFn) -> Config:
         data["source"] = [f"{number}.txt" for number in range(len(data["weights"]))]
     if data["format"] == "labelled":
         data["format"] = "text"
-    if data["format"] == "text":
-        data["packing"] = False
-    else:  # an example is never cut in two
+    if data["format"] != "text":  # an example is never cut in two
         data["split"], data["text_key"] = "documents", "text"
         if data["prompt_key"] == data["completion_key"]:
             data["completion_key"] += "'"

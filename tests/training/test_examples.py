@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import gpt_cli
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, dump_config, load_config, parse_config
+from gpt_cli.config import Config, ModelConfig, dump_config, load_config, parse_config
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.lazy_corpus import open_lazy
@@ -28,8 +28,10 @@ from gpt_cli.sampling import encode_prompt
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.training.evaluate import IGNORED, evaluate
 from gpt_cli.training.example_batches import ExampleBatches, open_batches, open_evaluation
+from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
+from gpt_cli.training.torch_engine import token_loss
 from tests.support.command import ROOT
 
 CPU = torch.device("cpu")
@@ -103,6 +105,38 @@ def test_gradients_do_not_depend_on_micro_batches(pairs, engine):
         actual.append(torch.cat([loss[None], norms]))
     torch.testing.assert_close(actual[1], actual[0], rtol=2e-5, atol=1e-7)
     torch.testing.assert_close(actual[2], actual[0], rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position": "rope"},
+        {"position": "learned", "norm": "layernorm", "bias": True},
+        {"position": "sinusoidal"},
+        {"position": "alibi"},
+        {"position": "none", "window": 4},
+        {"n_kv_head": 1, "window": 5},
+        {"position": "alibi", "window": 3},
+    ],
+    ids=str,
+)
+def test_padded_examples_have_the_loss_and_the_gradient_that_each_has_alone(pairs, options):
+    config = config_of(pairs)
+    corpus = corpus_of(config)
+    rows = ExampleRows.of(config, corpus.examples["train"], "training", print)
+    torch.manual_seed(3)
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 16, "context_length": 40, "zero_init": False}
+    model = GPT(ModelConfig(**sizes, **options), corpus.tokenizer.vocab_size).double()
+    chosen = list(range(12))
+    widths = rows.widths[chosen].tolist()
+    assert min(widths) < max(widths)
+    padded = token_loss(model, *rows.tensors(chosen, max(widths), CPU), "sum")
+    alone = [token_loss(model, *rows.tensors([row], widths[row], CPU), "sum") for row in chosen]
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(torch.stack(alone).sum(), parameters)
+    torch.testing.assert_close(padded, torch.stack(alone).sum(), rtol=1e-6, atol=1e-6)
+    for actual, gradient in zip(torch.autograd.grad(padded, parameters), expected, strict=True):
+        torch.testing.assert_close(actual, gradient, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, None])

@@ -196,7 +196,7 @@ def _check(axes: Sequence[Axis], fixed: Sequence[str]) -> None:
 
 
 def _refusal(key: str, fixed: Sequence[str]) -> str | None:
-    if key.startswith("data.") and key not in ("data.weights", "data.source", "data.packing"):
+    if key.startswith("data.") and key not in ("data.weights", "data.source"):
         return _TEXT
     if key == "data.source" and not any(override.startswith("data.val_source=") for override in fixed):
         return f"{_TEXT} (data.val_source=FILE has all evaluated on one)"
