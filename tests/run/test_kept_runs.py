@@ -1,6 +1,7 @@
 """Old runs of every kind load: `gpt` 0.2.0 wrote those in tests/formats/2, and what commands make of several runs."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import gpt_cli
 from gpt_cli.cli.main import main
+from gpt_cli.config.removed import REMOVED
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from tests.formats.make import last_val_loss
 from tests.formats.make_2 import FOLDER, ONE_FILE, SCALE, STEPS_ANEW, SWEEP, evaluated, gpt, greedy
@@ -18,8 +20,7 @@ from tests.formats.make_2 import FOLDER, ONE_FILE, SCALE, STEPS_ANEW, SWEEP, eva
 EXPECTED: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text())
 RUNS: dict[str, dict[str, Any]] = EXPECTED["runs"]
 CLASSES = EXPECTED["classes"]
-GOING = ("packed", "typical")  # runs with keys that are to be removed: data.packing, sample.typical_p
-STAYING = tuple(name for name in RUNS if name not in GOING)
+STAYING = tuple(name for name in RUNS if name not in ("packed", "typical"))  # those have removed keys
 
 pytestmark = pytest.mark.usefixtures("kept")
 
@@ -31,10 +32,10 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "kept")
 
 
-def check_resumed(name: str, expected: dict[str, Any]) -> None:
+def check_resumed(name: str, expected: dict[str, Any], *overrides: str) -> None:
     """Resume the run from the config that it wrote, and compare the loss that it then has."""
     (old_checkpoint,) = list_checkpoints(Path(name))
-    gpt("train", "--config", f"{name}/config.yaml", f"train.steps={expected['steps_further']}")
+    gpt("train", "--config", f"{name}/config.yaml", f"train.steps={expected['steps_further']}", *overrides)
     assert last_val_loss(Path(name)) == pytest.approx(expected["loss_further"], rel=1e-2)
     assert list_checkpoints(Path(name))[0] != old_checkpoint
 
@@ -87,16 +88,24 @@ def test_a_kept_classifier_gives_the_label_it_gave_and_resumes():
     check_resumed("classes", CLASSES)
 
 
-@pytest.mark.parametrize("name", GOING)
-def test_a_kept_run_with_a_key_that_is_to_be_removed_evaluates_writes_and_resumes(name):
-    assert evaluated(name)["loss"] == pytest.approx(RUNS[name]["loss"], rel=1e-4)
-    assert greedy(name, RUNS[name]["prompt"]) == RUNS[name]["text"]
-    check_resumed(name, RUNS[name])
+def test_a_kept_run_with_packed_rows_evaluates_and_writes_and_is_refused_where_it_would_resume(capsys):
+    assert evaluated("packed")["loss"] == pytest.approx(RUNS["packed"]["loss"], rel=1e-4)
+    assert greedy("packed", RUNS["packed"]["prompt"]) == RUNS["packed"]["text"]
+    assert main(["train", "packed", "train.steps=50"]) == 2
+    printed = capsys.readouterr().err
+    assert f"error: {REMOVED['data.packing'].sentence('data.packing')}\n  --> packed/config.yaml:" in printed
 
 
-def test_a_kept_one_file_run_that_is_to_be_removed_evaluates_and_writes():
-    assert evaluated(ONE_FILE)["loss"] == pytest.approx(RUNS["ema"]["loss"], rel=1e-4)
-    assert greedy(ONE_FILE, RUNS["ema"]["prompt"]) == RUNS["ema"]["text"]
+def test_a_kept_run_with_a_removed_sampling_key_reports_it_where_it_samples_and_resumes():
+    assert evaluated("typical")["loss"] == pytest.approx(RUNS["typical"]["loss"], rel=1e-4)
+    with pytest.warns(UserWarning, match=re.escape(REMOVED["sample.typical_p"].sentence("sample.typical_p"))):
+        assert greedy("typical", RUNS["typical"]["prompt"]) == RUNS["typical"]["text"]
+    check_resumed("typical", RUNS["typical"], "sample.typical_p=1", "data.packing=false")
+
+
+def test_a_kept_run_of_one_file_is_one_error(capsys):
+    assert main(["eval", "--run", ONE_FILE]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {ONE_FILE} is neither a run nor a checkpoint\n")
 
 
 def test_a_kept_token_store_trains_a_new_run():

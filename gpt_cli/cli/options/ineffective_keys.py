@@ -9,6 +9,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import dotted_keys, fields, get_key
 from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
 from gpt_cli.config.presets import RECIPES
+from gpt_cli.config.removed import is_removed
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.errors import RequestError
 from gpt_cli.run.checkpoint import CONFIG
@@ -41,6 +42,8 @@ def refuse_without_effect(config: Config, overrides: Sequence[str]) -> None:
     begun = _config_of_run(config)
     for override in overrides:
         key = override.partition("=")[0]
+        if is_removed(key):
+            continue
         value = get_key(config, key)
         is_changed = value != fields()[key].default and (begun is None or value != get_key(begun, key))
         if is_changed and (needed := missing_condition(config, key)) is not None:
