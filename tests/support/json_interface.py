@@ -57,10 +57,6 @@ COMMANDS = (
     ("gpt eval --json (pairs)", "gpt eval runs/pairs --device cpu --no-completions --json"),
     ("gpt score --json", "gpt score letter.txt runs/text --device cpu --json"),
     ("gpt score --jsonl", "gpt score letter.txt runs/text --device cpu --jsonl"),
-    ("gpt score --labels --json", "gpt score labels.jsonl runs/text --device cpu --labels A,B --json"),
-    ("gpt score --labels --json", "gpt score text.txt runs/text --device cpu --labels A,B --format lines --json"),
-    ("gpt score --labels --jsonl", "gpt score labels.jsonl runs/text --device cpu --labels A,B --jsonl"),
-    ("gpt score --labels --jsonl", "gpt score text.txt runs/text --device cpu --labels A,B --format lines --jsonl"),
     ("gpt classify --jsonl", "gpt classify --run runs/classes --device cpu 'some text' labels.jsonl --jsonl"),
     ("gpt info --json", "gpt info runs/text --json"),
     ("gpt info --json", "gpt info text.yaml --devices 2 --json"),
@@ -83,11 +79,10 @@ COMMANDS = (
     ("gpt data get --json", "gpt data get tiny-shakespeare --json"),
     ("gpt data list --json", "gpt data list --json"),
     ("gpt data inspect --json", "gpt data inspect letter.txt --json"),
-    ("gpt data peek --json", "gpt data peek text.txt --json"),
+    ("gpt data inspect --window --json", "gpt data inspect text.txt --window 0 --json"),
     ("gpt tokenize --json", "gpt tokenize text.txt --kind bpe --vocab-size 300 --test-fraction 0.1 --out bpe --json"),
     ("gpt tokenize --json", "gpt tokenize text.txt --unknown token --min-count 70 --out char --json"),
     ("gpt tokenize --text --ids --json", "gpt tokenize --kind byte --text It --ids '1 2' --json"),
-    ("gpt tokenize --compare --json", "gpt tokenize text.txt --compare char,bpe:300 --json"),
 )
 
 # Objects whose keys are data: labels, seeds, keys of a config.
@@ -96,7 +91,6 @@ MAPS = {
     "gpt config show --json": {""},
     "gpt diff --json": {"config"},
     "gpt runs --json": {"runs[].differences"},
-    "gpt score --labels --jsonl": {"log_probs", "shares"},
     "gpt sweep --json": {"settings[].losses", "settings[].values"},
 }
 
