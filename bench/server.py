@@ -141,6 +141,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--beside", nargs=2, metavar=("PORT", "MODEL"))
     options = parser.parse_args()
+    counts = sorted({1, options.clients})
     figures: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     texts: dict[int, str] = {}
     with tempfile.TemporaryDirectory(prefix="gpt-bench-") as folder:
@@ -152,27 +153,24 @@ def main() -> None:
                 other, model = int(options.beside[0]), options.beside[1]
                 post(other, max_tokens=8, model=model)
             for _ in range(options.rounds):
-                for n in (1, options.clients):
+                for n in counts:
                     figures["decoder alone"][n].append(alone(n, options.tokens))
                     before = processor_seconds(pid)
                     newcomers = figures["first token, ms"][n] if n > 1 else None
                     rate, written = load(port, n, options, newcomers)
                     used = processor_seconds(pid) - before
                     figures["gpt serve"][n].append(rate)
-                    figures["server's CPU, us"][n].append(1e6 * used / len(written) / options.tokens)
+                    figures["server's CPU, us a token"][n].append(1e6 * used / len(written) / options.tokens)
                     texts |= written
                     if options.beside is not None:
                         figures["the other server"][n].append(load(other, n, options, model=model)[0])
                 figures["first token, ms"][1] += [first_token(port) for _ in range(5)]
             seeds = sorted(texts)[:: max(1, len(texts) // 8)]
             differ = [seed for seed in seeds if post(port, seed=seed, max_tokens=options.tokens) != texts[seed]]
-    rows = []
-    for name, by_clients in figures.items():
-        values = [statistics.median(each) for each in by_clients.values()]
-        rows.append((name, *map(number, values), f"{values[-1] / values[0]:.1f}"))
-    latest = [max(each) for each in figures["first token, ms"].values()]
-    rows.append(("first token at the latest, ms", *map(number, latest), f"{latest[-1] / latest[0]:.1f}"))
-    header = (options.weights, *(f"{n} client{'s'[: n > 1]}" for n in by_clients), "ratio")
+    table = {name: [statistics.median(by_clients[n]) for n in counts] for name, by_clients in figures.items()}
+    table["first token at the latest, ms"] = [max(figures["first token, ms"][n]) for n in counts]
+    rows = [(name, *map(number, values), f"{values[-1] / values[0]:.1f}") for name, values in table.items()]
+    header = (options.weights, *(f"{n} client{'s'[: n > 1]}" for n in counts), "ratio")
     print(render_table(rows, header=header, right=range(1, len(header))))
     print(f"{len(seeds)} texts of the {options.clients} clients requested again alone: {len(differ)} differ")
     write_record("server", [options.weights], {**vars(options), "run": str(options.run), "figures": figures})
