@@ -294,14 +294,8 @@ MUTATIONS = [
         "training/test_training.py::test_a_scaled_loss_resumes_exactly_overflows_included[5]",
     ),
     Mutation(
-        "a run that is only ever killed goes on for ever",
-        "run/crash_loop.py",
-        (("_repeated_death(events) or _repeated_kill(events)", "_repeated_death(events)"),),
-        "training/test_health.py::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
-    ),
-    Mutation(
         "a kill for memory is like any other",
-        "run/crash_loop.py",
+        "run/lifecycle.py",
         (("now > before", "now < before"),),
         "training/test_health.py::test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such",
     ),

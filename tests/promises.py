@@ -154,15 +154,6 @@ PROMISES = [
         (f"{HEALTH}::test_a_hang_prints_where_every_thread_is_and_exits_with_1",),
     ),
     Promise(
-        "A run that comes to the same end again and again stops itself",
-        "deaths at one step, kills at one step, kills for want of memory; and courses that are no loop",
-        (f"{HEALTH}::test_a_run_that_dies_three_times_at_one_step_stops_itself_and_tries_again_when_asked",
-         f"{HEALTH}::test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked",
-         f"{HEALTH}::test_kills_that_show_no_loop_never_keep_a_run_from_going_on",
-         f"{HEALTH}::test_deaths_at_different_steps_or_with_a_good_end_between_are_no_loop",
-         f"{HEALTH}::test_a_signal_is_no_death"),
-    ),
-    Promise(
         "Hostile input ends in an answer or in one error, runs no code, and makes nothing outside",
         "configs, checkpoints with recomputed sums, prompts, names, command lines, in a watched process",
         ("cli/test_hostile_input.py::test_150_hostile_inputs_end_in_an_answer_or_in_one_error",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.report.run_record import RunRecord
-from gpt_cli.run.crash_loop import why_over
+from gpt_cli.run.lifecycle import why_over
 from gpt_cli.terminal.table import format_duration
 
 Value = int | float | str | None

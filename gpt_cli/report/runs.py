@@ -15,9 +15,9 @@ from gpt_cli.errors import UserError, first_line
 from gpt_cli.files import check_listed, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
-from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.find_run import refuse_without_record
 from gpt_cli.run.is_training import is_training
+from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import last_logged_step, read_events, read_metrics
 from gpt_cli.run.run_files import RUN, is_imported
 from gpt_cli.terminal.escape import display_width

@@ -5,8 +5,8 @@ from pathlib import Path
 from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.distributed.world import World
-from gpt_cli.run.crash_loop import RunLifecycle
 from gpt_cli.run.directory import RunDirectory, package_versions
+from gpt_cli.run.lifecycle import RunLifecycle
 from gpt_cli.run.log import RunLog
 
 

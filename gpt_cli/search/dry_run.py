@@ -10,8 +10,8 @@ from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
-from gpt_cli.run.crash_loop import why_over
 from gpt_cli.run.directory import refuse_foreign
+from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import read_events
 from gpt_cli.run.model_info import Info, describe
 from gpt_cli.run.resume import refuse_another_config

@@ -18,7 +18,7 @@ from gpt_cli.run.checkpoint import (
     list_checkpoints,
     load,
 )
-from gpt_cli.run.crash_loop import why_over
+from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, last_logged_step, read_events, read_metrics, read_samples
 from gpt_cli.run.resume import refuse_edited_config

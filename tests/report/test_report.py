@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(directory)
         patch.setenv("GPT_CACHE", str(directory / "cache"))
-        patch.setattr("gpt_cli.run.crash_loop.oom_kill_count", lambda: 0)  # of this machine, others' included
+        patch.setattr("gpt_cli.run.lifecycle.oom_kill_count", lambda: 0)  # of this machine, others' included
         for name, own in (("chars", chars), ("pieces", pieces)):
             Path(f"{name}.yaml").write_text("data: {source: book.txt}\n")
             assert main(["train", "--config", f"{name}.yaml", *shape, *common, *own]) == 0

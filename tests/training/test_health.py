@@ -277,19 +277,6 @@ def ends(run_dir):
     return [event["event"] for event in read_events(run_dir) if event["event"] not in ("spike", "config changed")]
 
 
-def test_a_run_that_dies_three_times_at_one_step_stops_itself_and_tries_again_when_asked(tmp_path, monkeypatch):
-    config = make_config(tmp_path)
-    with monkeypatch.context() as patch:
-        at_step(patch, 6, lambda state, _: poison_gradient(state, math.nan))
-        for _ in range(3):
-            with pytest.raises(UserError, match="is not finite at step 7"):
-                run(config)
-        with pytest.raises(UserError, match=r"died 3 times at step 6, the last time because: .*not finite at step 7"):
-            run(config)
-    assert run(config).steps == 12  # whoever asks again has mended it
-    assert ends(tmp_path / "run")[-3:] == ["restart loop", "started", "ended"]
-
-
 def test_being_killed_is_recorded_by_the_next_process_and_never_counts(tmp_path):
     config = make_config(tmp_path)
     run(make_config(tmp_path, "train.steps=4"))
@@ -300,54 +287,10 @@ def test_being_killed_is_recorded_by_the_next_process_and_never_counts(tmp_path)
     assert ends(tmp_path / "run")[-4:] == ["started", "killed", "started", "ended"]
 
 
-def write_lives(run_dir, ends):
-    """Append to the events of a run that it was started, and how each time it ended."""
-    with (run_dir / "events.jsonl").open("a") as file:
-        for end in ends:
-            for event in ({"event": "started", "step": end["start"]}, end):
-                file.write(json.dumps({"time": "", **event}) + "\n")
-
-
-KILL = {"event": "killed", "start": 4, "step": 5}
-MEMORY_KILL = {**KILL, "memory": True}
-
-
-@pytest.mark.parametrize(
-    ("ends", "cause"),
-    [
-        ([KILL] * 10, "killed 10 times at step 5, before it had saved anything: for want of memory"),
-        ([KILL, {**MEMORY_KILL, "step": 9}, MEMORY_KILL, MEMORY_KILL], "killed 3 times .* want of memory"),
-    ],
-)
-def test_a_run_killed_again_and_again_before_it_saves_stops_itself_and_tries_again_when_asked(tmp_path, ends, cause):
-    run(make_config(tmp_path, "train.steps=4"))
-    write_lives(tmp_path / "run", ends)
-    with pytest.raises(UserError, match=cause) as caught:
-        run(make_config(tmp_path))
-    assert "train.micro_batch_size" in caught.value.hint
-    assert run(make_config(tmp_path)).steps == 12
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [
-        [KILL] * 9,
-        [KILL] * 6 + [{**KILL, "step": 6}] + [KILL] * 6,  # by chance, then, not at one step
-        [{**KILL, "start": 0}] * 8 + [KILL] * 8,  # it saved something in between
-        [MEMORY_KILL] * 2 + [{**MEMORY_KILL, "event": "ended"}] + [MEMORY_KILL] * 2,
-        [MEMORY_KILL, MEMORY_KILL, KILL],
-    ],
-)
-def test_kills_that_show_no_loop_never_keep_a_run_from_going_on(tmp_path, ends):
-    run(make_config(tmp_path, "train.steps=4"))
-    write_lives(tmp_path / "run", ends)
-    assert run(make_config(tmp_path)).steps == 12
-
-
 def test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such(tmp_path, monkeypatch):
     run(make_config(tmp_path, "train.steps=4"))
     counter = iter([7, 8, 8])
-    monkeypatch.setattr("gpt_cli.run.crash_loop.oom_kill_count", lambda: next(counter))
+    monkeypatch.setattr("gpt_cli.run.lifecycle.oom_kill_count", lambda: next(counter))
     with (tmp_path / "run" / "events.jsonl").open("a") as file:
         file.write(json.dumps({"time": "", "event": "started", "step": 4, "memory_kills": next(counter)}) + "\n")
     run(make_config(tmp_path))
@@ -359,17 +302,6 @@ def test_a_kill_while_the_kernel_killed_for_memory_is_recorded_as_such(tmp_path,
 @pytest.mark.skipif(not Path("/proc/vmstat").exists(), reason="only Linux tells")
 def test_the_kernels_count_of_kills_is_read():
     assert isinstance(oom_kill_count(), int)
-
-
-@pytest.mark.parametrize("between", ["another step", "a good end"])
-def test_deaths_at_different_steps_or_with_a_good_end_between_are_no_loop(tmp_path, between):
-    config = make_config(tmp_path)
-    run(make_config(tmp_path, "train.steps=4"))
-    death = {"time": "", "event": "died", "step": 4, "error": "nan"}
-    other_event = {**death, "step": 5} if between == "another step" else {**death, "event": "ended"}
-    with (tmp_path / "run" / "events.jsonl").open("a") as file:
-        file.writelines(json.dumps(event) + "\n" for event in (death, death, other_event, death, death))
-    assert run(config).steps == 12
 
 
 def test_a_signal_is_no_death(tmp_path, monkeypatch):
