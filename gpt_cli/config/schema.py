@@ -228,7 +228,8 @@ class ParallelConfig(ConfigSection):
     """none: each keeps the whole model and the whole optimizer. optimizer: each keeps the optimizer state of some
     parameters, or of slices of large ones, and updates these for all (ZeRO stage 1, Rajbhandari et al., 2020): less
     memory, the same traffic. full: each keeps some rows of every weight, and all gather those of a block to compute it
-    (FSDP, Zhao et al., 2023), for models that one device cannot hold; by torch, and not compiled."""
+    (FSDP, Zhao et al., 2023), for models that one device cannot hold; by torch, not compiled, and equal to the others
+    up to rounding."""
     timeout_minutes: Minutes = 10.0
     """Minutes that a process waits for another one before it takes it for lost and ends."""
 

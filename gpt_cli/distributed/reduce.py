@@ -77,42 +77,10 @@ def _sum_of_slice(world: World, leaves: int, sums: list[Gradients], sizes: Seque
     return tree_sum(tree, lambda part, _: [rows[part]] if part in rows else None)[0]
 
 
-class TreeSum:
-    """The sum over this many `leaves` that are added one by one, from left to right, in the order of `tree_sum`."""
-
-    def __init__(self, leaves: int) -> None:
-        self.leaves, self.n_added = leaves, 0
-        self.sums: list[Tensor] = []  # of the largest subtrees so far
-
-    def add(self, leaf: Tensor) -> None:
-        """Add the next leaf, in place."""
-        self.sums.append(leaf)
-        for _ in range(additions_after(self.n_added, (0, self.leaves))):
-            last = self.sums.pop()
-            self.sums[-1] += last
-        self.n_added += 1
-
-
-def additions_after(leaf: int, tree: Range) -> int:
-    """The number of additions of finished subtrees that are possible after `leaf` was added."""
-    if tree[1] - tree[0] == 1:
-        return 0
-    parts = children(tree)
-    n, part = next((n, part) for n, part in enumerate(parts) if leaf < part[1])
-    return additions_after(leaf, part) + (n > 0 and leaf == part[1] - 1)
-
-
 def contiguous_micro_batches(world: World, leaves: int, rank: int) -> Range:
     """The micro-batches that process `rank` computes, equally many for each."""
     share = leaves // world.size
     return rank * share, (rank + 1) * share
-
-
-def micro_batches_of_rank(world: World, leaves: int, *, round_robin: bool) -> range:
-    """The micro-batches that this process computes: in turn, or consecutive ones."""
-    if round_robin:
-        return range(world.rank, leaves, world.size)  # those that all processes compute at a time are consecutive
-    return range(*contiguous_micro_batches(world, leaves, world.rank))
 
 
 def tree_sum(tree: Range, sum_of: RangeSum, *, keep: bool = False) -> Gradients:

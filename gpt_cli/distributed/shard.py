@@ -7,7 +7,7 @@ all-reduce of the gradient.
 Shapes: P parameters; E elements of a part, which has as many dimensions as its parameter: weight decay depends on them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -81,10 +81,6 @@ class Shard:
         """Zeros like parameter `name`; on the device meta, without memory, if another process stores them."""
         is_stored = self.parts is None or name in self.owned
         return torch.zeros_like(parameter, device=None if is_stored else "meta")
-
-    def each_leaf(self, rank_leaves: Iterable[int], leaves: int) -> Iterator[int]:
-        """Each of this process's `rank_leaves` leaves, while gradients are summed over all (`is_full` alone)."""
-        raise NotImplementedError
 
     def set_gradients(self, gradients: Iterable[Tensor | None]) -> None:
         """Set the gradients of the `optimized` tensors; None where there is none."""
@@ -170,9 +166,16 @@ class Shard:
         """The part of the state of `model` that is in this process."""
         return dict(model.state_dict())
 
-    def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Gather `tensors` that are sharded like the parameters in process 0."""
-        return dict(tensors)
+    def collect_rows(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Gather tensors that are sharded like the parameters in process 0."""
+        return dict(state)
+
+    def gather(self, key: str, local: Tensor) -> Tensor:
+        """The whole tensor `key`, of which `local` is in this process, in all processes (`is_full` alone).
+
+        All processes call this together.
+        """
+        raise NotImplementedError
 
     def shape_of(self, key: str, local: Tensor) -> torch.Size:
         """The shape of the whole tensor `key`, of which `local` is in this process."""

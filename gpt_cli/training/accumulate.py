@@ -5,13 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpt_cli.distributed.reduce import (
-    Range,
-    combine,
-    combine_parts,
-    micro_batches_of_rank,
-    partial_sums,
-)
+from gpt_cli.distributed.reduce import Range, combine, combine_parts, contiguous_micro_batches, partial_sums
 from gpt_cli.distributed.world import World
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
@@ -36,18 +30,18 @@ def accumulate_gradients(
 
     Returns that loss, a scalar on the device. Neither depends on the number of processes: the noise of a micro-batch is
     a function of its number among all of them, and sums have a fixed order: micro-batches are the leaves of a tree
-    (`distributed/reduce.py`).
+    (`distributed/reduce.py`). Where weights are sharded, torch adds up the gradients, in an order of its own.
     `has_ignored_targets`: some targets may be IGNORED; the mean is over the others of the step. Out of memory in one
     process raises in all.
     """
     world, n = runtime.world, len(micro_batches) * runtime.world.size
-    rank_leaves = micro_batches_of_rank(world, n, round_robin=state.shard.is_full)
+    first, end = contiguous_micro_batches(world, n, world.rank)
     losses = torch.zeros(n, device=runtime.device)
     loss_normalizer: int | Tensor = count_targets(micro_batches, world) if has_ignored_targets else n
     trained = [parameter for parameter in state.parameters if parameter.requires_grad]
 
     def forward_backward(leaf: int) -> None:
-        inputs, targets = micro_batches[rank_leaves.index(leaf)]
+        inputs, targets = micro_batches[leaf - first]
         noise = derive_seed(seed, "noise", step, leaf)
         losses[leaf] = state.engine.forward_backward(inputs, targets, loss_normalizer, noise)
 
@@ -64,7 +58,7 @@ def accumulate_gradients(
         with oom_as_user_error(
             "computing a micro-batch", "give a smaller train.micro_batch_size; nothing saved is lost"
         ):
-            for leaf in state.shard.each_leaf(rank_leaves, n):
+            for leaf in range(first, end):  # the backward pass adds to the sums of all processes
                 forward_backward(leaf)
     else:
         oom_error: Exception | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.distributed.reduce import micro_batches_of_rank
+from gpt_cli.distributed.reduce import contiguous_micro_batches
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
@@ -35,8 +35,6 @@ class Batches:
     micro_batch_size: int
     seed: int
     world: World = ALONE
-    round_robin: bool = False
-    """True: processes take micro-batches in turn (`parallel.shard: full`); False: each takes consecutive ones."""
 
     @classmethod
     def of(cls, config: Config, tokens: DeviceTokens, world: World = ALONE) -> "Batches":
@@ -46,15 +44,7 @@ class Batches:
         """
         rows = micro_batch_size(config, world)
         refuse_batch(config, rows, world)
-        return cls(
-            tokens,
-            config.model.context_length,
-            config.train.batch_size,
-            rows,
-            config.seed,
-            world,
-            config.parallel.shard == "full",
-        )
+        return cls(tokens, config.model.context_length, config.train.batch_size, rows, config.seed, world)
 
     def __post_init__(self) -> None:
         if len(self.tokens) <= self.context_length:
@@ -83,15 +73,15 @@ class Batches:
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, T) inputs and the (M, T) targets that follow them."""
-        offsets = rows_of_rank(self.offsets(step), self.micro_batch_size, self.world, round_robin=self.round_robin)
+        offsets = rows_of_rank(self.offsets(step), self.micro_batch_size, self.world)
         windows = self.tokens.windows(offsets, self.context_length + 1)  # (B / processes, T + 1)
         return [(rows[:, :-1], rows[:, 1:]) for rows in windows.split(self.micro_batch_size)]
 
 
-def rows_of_rank(rows: Sequence[int], size: int, world: World, *, round_robin: bool) -> list[int]:
-    """The rows of this process's micro-batches, of `size` consecutive rows each."""
-    leaves = micro_batches_of_rank(world, len(rows) // size, round_robin=round_robin)
-    return [row for leaf in leaves for row in rows[leaf * size : (leaf + 1) * size]]
+def rows_of_rank(rows: Sequence[int], size: int, world: World) -> Sequence[int]:
+    """The rows of this process's micro-batches, of `size` rows each."""
+    first, end = contiguous_micro_batches(world, len(rows) // size, world.rank)
+    return rows[first * size : end * size]
 
 
 def refuse_batch(config: Config, rows: int, world: World) -> None:

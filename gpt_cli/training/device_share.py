@@ -11,7 +11,7 @@ from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import parameter_table
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.training.batches import batch_refusal, micro_batch_size
-from gpt_cli.training.optim import state_bytes, state_owners, state_parts, updated_by_muon
+from gpt_cli.training.optim import state_bytes, state_parts, updated_by_muon
 
 
 @dataclass(frozen=True)
@@ -68,47 +68,29 @@ def device_share(config: Config, vocab_size: int, devices: int) -> DeviceShare:
         memory["optimizer"] = {**memory["none"], "optimizer": max(optimizer_bytes) + ema_bytes}
     other_share, bytes_sent_full = (devices - 1) / devices, 0
     if config.lora.rank is None and config.task.kind == "language" and devices > 1:
-        owners = state_owners(shapes, config.optim, devices)
-        memory["full"], bytes_sent_full = _share_of_all(config, shapes, owners, devices, leaves // devices, whole)
+        memory["full"], bytes_sent_full = _share_of_all(config, shapes, devices, leaves // devices, whole)
     bytes_sent = round(other_share * gradient_bytes * (partial_sums + 1))
     return DeviceShare(devices, None, sequences, rows, sequences // rows, memory, bytes_sent, bytes_sent_full)
 
 
 def _share_of_all(
-    config: Config,
-    shapes: dict[str, tuple[int, ...]],
-    owners: dict[str, int],
-    devices: int,
-    micro_batches: int,
-    whole: dict[str, int],
+    config: Config, shapes: dict[str, tuple[int, ...]], devices: int, micro_batches: int, whole: dict[str, int]
 ) -> tuple[dict[str, int], int]:
     """(memory, bytes sent) where weights are sharded (`distributed/fsdp.py`)."""
-    matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
-    sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
-    rows = {name: 4 * -(-shape[0] // devices) * math.prod(shape[1:]) for name, shape in matrices.items()}
-    vectors = sum(sizes.values()) - sum(sizes[name] for name in matrices)
+    rows = {name: 4 * -(-shape[0] // devices) * math.prod(shape[1:]) for name, shape in shapes.items()}
     by_muon = updated_by_muon(shapes, config.optim)
-    stored = sum(rows.values()) + vectors
-    state = 2 * vectors + 2 * sum(rows[name] for name in matrices if name not in by_muon)
-    owned = [sum(sizes[n] for n in by_muon if owners[n] == rank) for rank in range(devices)]
-    normed = [sum(sizes[n] for n in matrices if n not in by_muon and owners[n] == rank) for rank in range(devices)]
-    root = {name for name in matrices if not name.startswith("blocks.")}
-    block = sum(devices * rows[name] for name in matrices if name.startswith("blocks.0."))
-    gathered = sum(devices * rows[name] for name in root)
-    # The root, a block and the next one, and the gradient of the largest group, three times while it is reduced.
-    computing = gathered + 2 * block + 3 * max(gathered, block)
-    passes = 3 * (devices - 1) * sum(rows.values())  # gathered in both passes, and summed
-    updates = max(
-        sum((2 if n in by_muon else 1) * rows[n] for n in matrices if owners[n] != rank)
-        + sum(sizes[n] - rows[n] for n in by_muon if owners[n] == rank)
-        for rank in {0, devices - 1}
-    )
+    stored = sum(rows.values())
+    in_blocks = sum(size for name, size in rows.items() if name.startswith("blocks."))
+    root, block = devices * (stored - in_blocks), devices * in_blocks // config.model.n_layer
+    ema = stored if config.optim.ema is not None else 0
     memory = {
         "weights": stored,
         "gradients": stored,
-        "optimizer": state + max(owned) + (stored if config.optim.ema is not None else 0),
-        "activations": whole["activations"] + computing,
-        "exchange": max(4 * max(owned), 2 * max(normed)),
+        "optimizer": sum((1 if name in by_muon else 2) * size for name, size in rows.items()) + ema,
+        # The root, a block and the next one, and the gradient of the larger, twice while it is reduced.
+        "activations": whole["activations"] + root + 2 * block + 2 * max(root, block),
+        # A matrix while it is orthogonalised.
+        "exchange": 4 * max((devices * rows[name] for name in by_muon), default=0),
     }
-    vectors_sent = vectors * (devices - 1) // devices * (micro_batches + 1)
-    return memory, micro_batches * passes + updates + vectors_sent
+    # Weights are gathered in both passes and gradients summed; Muon gathers its matrices once more.
+    return memory, (devices - 1) * (3 * micro_batches * stored + sum(rows[name] for name in by_muon))

@@ -41,8 +41,6 @@ class ExampleBatches:
     micro_batch_size: int
     seed: int
     world: World = ALONE
-    round_robin: bool = False
-    """See `Batches`."""
     _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
 
     @classmethod
@@ -52,8 +50,7 @@ class ExampleBatches:
         """The batches that `config` trains on, and this process's share. Raises RequestError as `Batches` does."""
         sizes = config.train.batch_size, micro_batch_size(config, world)
         refuse_batch(config, sizes[1], world)
-        round_robin = config.parallel.shard == "full"
-        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, round_robin)
+        return cls(rows, device, config.model.context_length, *sizes, config.seed, world)
 
     @property
     def tokens_per_step(self) -> int:
@@ -78,7 +75,7 @@ class ExampleBatches:
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
         rows, size = self.indices(step), self.micro_batch_size
-        rank_rows = rows_of_rank(rows, size, self.world, round_robin=self.round_robin)
+        rank_rows = rows_of_rank(rows, size, self.world)
         width = int(self.rows.widths[rows].max())
         if self.device.type != "cpu":  # few widths: each may be compiled
             width = min(self.context_length, 1 << (width - 1).bit_length())

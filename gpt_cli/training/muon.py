@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gpt_cli.distributed.shard import Zeros, zeros_of
+from gpt_cli.distributed.shard import Shard, Zeros, zeros_of
 
 # The five steps of Polar Express (Amsel et al., 2025, "The Polar Express", table of coefficients for bf16),
 # each X <- a X + b (X X^T) X + c (X X^T)^2 X.
@@ -49,12 +49,17 @@ class Muon:
         orthogonalise: NewtonSchulz,
         fused: FusedUpdate | None = None,
         zeros: Zeros = zeros_of,
+        row_shard: Shard | None = None,
     ) -> None:
-        """`fused`, if given, computes the updates; it knows no `found_inf`."""
+        """`fused`, if given, computes the updates; it knows no `found_inf`.
+
+        `row_shard`, if given, shards parameters by rows: one matrix at a time is gathered, and orthogonalised by every
+        process.
+        """
         self.parameters = dict(parameters)
-        self.row_splits = {name: tuple(row_splits.get(name, (p.shape[0],))) for name, p in parameters.items()}
+        self.row_splits = {name: tuple(rows) for name, rows in row_splits.items()}
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self.orthogonalise, self.fused = orthogonalise, fused
+        self.orthogonalise, self.fused, self.row_shard = orthogonalise, fused, row_shard
         self.buffers = {name: zeros(name, p) for name, p in parameters.items()}
 
     @torch.no_grad()
@@ -66,12 +71,11 @@ class Muon:
         parameters = [self.parameters[name] for name in names]
         gradients = [p.grad for p in parameters if p.grad is not None]
         buffers = [self.buffers[name] for name in names]
-        targets, matrices = self._split(names, parameters), self._split(names, gradients)
         lr = self.lr * lr_multiplier
-        # Scaled so that the output changes equally for all shapes.
-        scales = [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
         decay = lr * self.weight_decay
         if self.fused is not None and found_inf is None:
+            targets, matrices = self._split(names, parameters), self._split(names, gradients)
+            scales = _scales(matrices, lr)
             self.fused(targets, matrices, self._split(names, buffers), scales, self.momentum, 1.0 - decay)
             return
         if found_inf is not None:  # lerp of the momentum with itself changes nothing
@@ -81,16 +85,35 @@ class Muon:
         torch._foreach_lerp_(gradients, buffers, self.momentum)  # Nesterov's look-ahead, in place
         if self.weight_decay:
             torch._foreach_mul_(parameters, 1.0 - (decay if found_inf is None else decay * (1.0 - found_inf)))
-        directions = self.orthogonalise(matrices, scales)
+        if self.row_shard is None:
+            torch._foreach_add_(self._split(names, parameters), self._directions(names, gradients, lr, found_inf))
+            return
+        for name, parameter, gradient in zip(names, parameters, gradients, strict=True):
+            whole = self._directions([name], [self.row_shard.gather(name, gradient)], lr, found_inf)
+            parameter += self.row_shard.local_part(name, parameter, torch.cat(whole))
+
+    def _directions(
+        self, names: Sequence[str], gradients: Sequence[Tensor], lr: float, found_inf: Tensor | None
+    ) -> list[Tensor]:
+        """The update of each matrix."""
+        matrices = self._split(names, gradients)
+        directions = self.orthogonalise(matrices, _scales(matrices, lr))
         if found_inf is not None:
             torch._foreach_mul_(directions, 1.0 - found_inf)
-        torch._foreach_add_(targets, directions)
+        return directions
 
     def _split(self, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The matrices that each of `tensors`, in the shape of the parameter of that name, stacks."""
         return [
-            piece for name, tensor in zip(names, tensors, strict=True) for piece in tensor.split(self.row_splits[name])
+            piece
+            for name, tensor in zip(names, tensors, strict=True)
+            for piece in (tensor.split(self.row_splits[name]) if name in self.row_splits else (tensor,))
         ]
+
+
+def _scales(matrices: Sequence[Tensor], lr: float) -> list[float]:
+    """Factors of the updates, such that the output changes equally for all shapes."""
+    return [-lr * max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 for matrix in matrices]
 
 
 def newton_schulz_batched(matrices: Sequence[Tensor], scales: Sequence[float], dtype: torch.dtype) -> list[Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig, OptimConfig
 from gpt_cli.distributed.norms import n_pieces
-from gpt_cli.distributed.shard import OwnedSlice, Zeros, share_out, slices, zeros_of
+from gpt_cli.distributed.shard import OwnedSlice, Shard, Zeros, share_out, slices, zeros_of
 from gpt_cli.model.gpt import BASE_WIDTH, GPT
 from gpt_cli.model.parameters import block_parameters
 from gpt_cli.model.sizing import is_hidden_matrix
@@ -31,8 +31,12 @@ class MuonAdamW:
         fused_muon: FusedUpdate | None = None,
         zeros: Zeros = zeros_of,
         parameters: Mapping[str, Tensor] | None = None,
+        row_shard: Shard | None = None,
     ) -> None:
-        """`zeros(name, parameter)` allocates state; `parameters`, if given, are updated in place of the model's."""
+        """`zeros(name, parameter)` allocates state; `parameters`, if given, are updated in place of the model's.
+
+        `row_shard`, if given, shards `parameters` by rows.
+        """
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         parameters = self.trained if parameters is None else parameters
         by_muon = updated_by_muon({n: p.shape for n, p in parameters.items()}, config)
@@ -56,6 +60,7 @@ class MuonAdamW:
             orthogonalise=partial(newton_schulz_batched, dtype=matmul_dtype),
             fused=fused_muon,
             zeros=zeros,
+            row_shard=row_shard,
         )
 
     def step(self, lr_multiplier: float, found_inf: Tensor | None = None) -> None:

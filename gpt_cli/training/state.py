@@ -34,7 +34,7 @@ from gpt_cli.training.grad_scaler import GradScaler
 from gpt_cli.training.init_from import load_initial
 from gpt_cli.training.lora import LoRA
 from gpt_cli.training.muon import POLAR_EXPRESS
-from gpt_cli.training.optim import MuonAdamW, state_owners, state_parts, updated_by_muon
+from gpt_cli.training.optim import MuonAdamW, state_parts
 from gpt_cli.training.select_engine import build_native_engine
 from gpt_cli.training.torch_engine import TorchEngine
 
@@ -85,7 +85,8 @@ class TrainingState:
                 optimizer = LoRA(model, config.lora, config.optim, config.seed)
             else:
                 updated = shard.optimized if shard.is_full or shard.parts is not None else None
-                optimizer = MuonAdamW(model, config.optim, runtime.matmul_dtype, muon, shard.zeros, updated)
+                row_shard = shard if shard.is_full else None
+                optimizer = MuonAdamW(model, config.optim, runtime.matmul_dtype, muon, shard.zeros, updated, row_shard)
             ema = EMA(shard.stored, config.optim.ema, in_place=shard.is_full)
         grad_scaler = GradScaler(runtime.precision == "fp16", runtime.device)
         engine: Engine | None = native
@@ -171,19 +172,17 @@ class TrainingState:
 
 def _shard(model: GPT, config: Config, runtime: Runtime) -> Shard:
     """Move `model` to the device; returns this process's part of the optimizer, or of model and optimizer."""
-    world, is_full = runtime.world, config.parallel.shard == "full" and runtime.world.size > 1
-    if not is_full:
-        model.to(runtime.device)
+    world = runtime.world
+    if config.parallel.shard == "full" and world.size > 1:
+        from gpt_cli.distributed.fsdp import FullShard  # noqa: PLC0415 - it takes a second to import
+
+        return FullShard(model, model.blocks, world, runtime.device)
+    model.to(runtime.device)
     parameters = dict(model.named_parameters())
     if config.parallel.shard == "none" or world.size == 1:
         return Shard(parameters)
     shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
-    if not is_full:
-        return Shard(parameters, world, state_parts(shapes, config.optim, world.size))
-    from gpt_cli.distributed.fsdp import FullShard  # noqa: PLC0415 - it takes a second to import
-
-    owners = state_owners(shapes, config.optim, world.size)
-    return FullShard(model, model.blocks, world, runtime.device, owners, updated_by_muon(shapes, config.optim))
+    return Shard(parameters, world, state_parts(shapes, config.optim, world.size))
 
 
 def _eager_seconds(config: Config, vocab_size: int, runtime: Runtime) -> float:

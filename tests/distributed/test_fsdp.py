@@ -1,4 +1,4 @@
-"""`parallel.shard: full` trains what one process trains by torch: the same bits, whatever is shared out to whom."""
+"""`parallel.shard: full` trains what one process trains by torch, up to rounding."""
 
 import json
 import re
@@ -10,12 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from gpt_cli.config import dump_config, parse_config
-from gpt_cli.distributed.reduce import Range, TreeSum, tree_sum
 from gpt_cli.errors import UserError
 from gpt_cli.files import read_sums
 from gpt_cli.model import chunked_loss
@@ -32,46 +29,69 @@ pytestmark = pytest.mark.system
 
 FULL = "parallel.shard=full"
 TORCH = ("runtime.engine=torch", "runtime.precision=fp32")
-WIDE = ("model.n_layer=2", "model.n_embd=32", "model.n_head=4")  # rows that fill registers
+WIDE = ("model.n_layer=2", "model.n_embd=32", "model.n_head=4")
+SLOW = "optim.lr=3e-4"  # optimizers scale what rounding leaves of a gradient of almost 0 up to their learning rate
 TABLE = {
     "muon": (*SMALL, *TORCH, *WIDE, "model.dropout=0.2", "optim.ema=0.9", "optim.grad_clip=0.1"),
     "adamw": (
         *("train.batch_size=12", "train.micro_batch_size=1", *TORCH, *WIDE, "optim.name=adamw", "optim.grad_clip=0.1"),
-        *("model.tie_embeddings=true", "train.activation_checkpointing=true", "model.bias=true"),
+        *("model.tie_embeddings=true", "train.activation_checkpointing=true", "model.bias=true", SLOW),
     ),
 }
-if has_fast_bf16(torch.device("cpu")):
-    TABLE["bf16"] = (*SMALL, *WIDE, "runtime.engine=torch", "runtime.precision=bf16", "eval.batch_size=3")
+if has_fast_bf16(torch.device("cpu")):  # one step: later ones round weights of other last bits to bf16
+    TABLE["bf16"] = (*SMALL, *WIDE, "runtime.engine=torch", "runtime.precision=bf16", "train.steps=1")
 
 
-def sums_of(run_dir: Path, like: dict[str, str]) -> dict[str, str]:
-    sums = read_sums(list_checkpoints(run_dir)[0])
-    return {key: sums[key] for key in like}
+def saved(run_dir: str | Path) -> dict[str, torch.Tensor]:
+    """The weights and the optimizer's state of the newest checkpoint."""
+    checkpoint = list_checkpoints(Path(run_dir))[0]
+    return {
+        f"{file}/{name}": tensor
+        for file in ("model", "optimizer")
+        for name, tensor in load_file(checkpoint / f"{file}.safetensors").items()
+    }
 
 
-@pytest.mark.usefixtures("cut")
+def assert_nearly_equal(run_dir: str | Path, alone: str | Path) -> None:
+    torch.testing.assert_close(saved(run_dir), saved(alone), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.robust)])
-def test_any_number_of_processes_that_share_all_trains_the_bits_of_one_that_has_all(
-    tmp_path: Path, processes: int
-) -> None:
+def test_processes_that_share_all_train_to_1e_5_what_one_trains_that_has_all(tmp_path: Path, processes: int) -> None:
     for name, overrides in TABLE.items():
         (tmp_path / f"{name}.yaml").write_text(dump_config(make_config(tmp_path, *overrides, FULL, name=name)))
     train_in(processes, tmp_path, list(TABLE))
     for name, overrides in TABLE.items():
         alone = run(make_config(tmp_path, *overrides, name=f"{name}-alone"))
-        assert sums_of(tmp_path / name, weights(alone)) == weights(alone), name
-        assert timeless(str(tmp_path / name)) == timeless(alone.run_dir)
+        assert_nearly_equal(tmp_path / name, alone.run_dir)
+        lines, lines_alone = timeless(str(tmp_path / name)), timeless(alone.run_dir)
+        assert lines == [pytest.approx(line, rel=1e-4) for line in lines_alone]
         assert samples(str(tmp_path / name)) == samples(alone.run_dir)
+
+
+def test_processes_that_share_all_resume_bit_for_bit(tmp_path: Path) -> None:
+    """The same number of them: others add up gradients in another order."""
+    for name in ("muon", "adamw"):
+        for steps, run_dir in ((12, "whole"), (4, "parts"), (12, "parts")):
+            overrides = (*TABLE[name], "schedule.kind=constant", f"train.steps={steps}", FULL)
+            config = make_config(tmp_path, *overrides, name=f"{name}-{run_dir}")
+            (tmp_path / f"{name}-{run_dir}-{steps}.yaml").write_text(dump_config(config))
+    train_in(2, tmp_path, ["muon-whole-12", "muon-parts-4", "adamw-whole-12", "adamw-parts-4"])
+    train_in(2, tmp_path, ["muon-parts-12", "adamw-parts-12"])
+    for name in ("muon", "adamw"):
+        whole, parts = (read_sums(list_checkpoints(tmp_path / f"{name}-{kind}")[0]) for kind in ("whole", "parts"))
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            assert parts[file] == whole[file], (name, file)
 
 
 @pytest.mark.robust
 @pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("name", ["muon", "adamw"])
-def test_a_run_goes_on_with_other_processes_and_any_shard_as_if_it_had_always_had_them(
+def test_a_run_resumed_with_other_processes_and_any_shard_is_to_1e_5_the_uninterrupted_one(
     tmp_path: Path, name: str
 ) -> None:
     overrides = ("train.batch_size=12", "train.micro_batch_size=1", "optim.ema=0.9", "schedule.kind=constant")
-    overrides += (*WIDE, *TORCH, f"optim.name={name}")
+    overrides += (*WIDE, *TORCH, f"optim.name={name}", *([SLOW] if name == "adamw" else []))
     uninterrupted = run(make_config(tmp_path, *overrides, name="whole"))
     for processes, steps, shard in (
         (4, 4, "full"),
@@ -83,18 +103,18 @@ def test_a_run_goes_on_with_other_processes_and_any_shard_as_if_it_had_always_ha
         config = make_config(tmp_path, *overrides, f"train.steps={steps}", f"parallel.shard={shard}", name="parts")
         (tmp_path / "parts.yaml").write_text(dump_config(config))
         train_in(processes, tmp_path, ["parts"])
-    assert sums_of(tmp_path / "parts", weights(uninterrupted)) == weights(uninterrupted)
+    assert_nearly_equal(tmp_path / "parts", uninterrupted.run_dir)
 
 
 @pytest.mark.robust
 def test_rows_of_any_width_examples_of_any_length_and_more_processes_than_rows_train_nearly_alike(
     tmp_path: Path,
 ) -> None:
-    """A row that ends amid a register is rounded otherwise in its last bits."""
     rows = [f'{{"prompt": "p{i}", "completion": "{"c" * (1 + i % 7)}"}}\n' for i in range(50)]
     (tmp_path / "pairs.jsonl").write_text("".join(rows))
     pairs = (f"data.source={tmp_path / 'pairs.jsonl'}", "data.format=pairs", "data.split=documents")
     narrow = ("train.batch_size=9", "train.micro_batch_size=1", *TORCH, "model.n_embd=10", "model.n_head=1", *pairs)
+    narrow += ("model.head_gate=true", SLOW)  # a gate of one row
     for kind, extra in (("shared", (FULL,)), ("whole", ())):
         for name in ("muon", "adamw"):
             config = make_config(tmp_path, *narrow, f"optim.name={name}", *extra, name=f"{name}-{kind}")
@@ -102,11 +122,7 @@ def test_rows_of_any_width_examples_of_any_length_and_more_processes_than_rows_t
     train_in(3, tmp_path, ["muon-shared", "adamw-shared"])
     train_in(1, tmp_path, ["muon-whole", "adamw-whole"])
     for name in ("muon", "adamw"):
-        shared, unsharded = (
-            load_file(list_checkpoints(tmp_path / f"{name}-{kind}")[0] / "model.safetensors")
-            for kind in ("shared", "whole")
-        )
-        torch.testing.assert_close(shared, unsharded, rtol=0, atol=1e-5)
+        assert_nearly_equal(tmp_path / f"{name}-shared", tmp_path / f"{name}-whole")
 
 
 @pytest.mark.robust
@@ -118,7 +134,7 @@ def test_a_loss_in_pieces_is_that_of_one_process(tmp_path: Path, monkeypatch: py
     train_in(2, tmp_path, ["run"])
     monkeypatch.setattr(chunked_loss, "MAX_CPU_LOGITS", 99)
     alone = run(make_config(tmp_path, *overrides, name="alone"))
-    assert sums_of(tmp_path / "run", weights(alone)) == weights(alone)
+    assert_nearly_equal(tmp_path / "run", alone.run_dir)
 
 
 @pytest.mark.robust
@@ -179,7 +195,8 @@ def test_out_of_memory_in_one_process_has_all_go_on_with_smaller_micro_batches(
 
     monkeypatch.setattr(TorchEngine, "forward_backward", fail_in_the_same_step)
     alone = run(make_config(tmp_path, *SMALL, *TORCH, *WIDE, name="alone"))
-    assert sums_of(tmp_path / "run", weights(alone)) == weights(alone)
+    sums = read_sums(list_checkpoints(tmp_path / "run")[0])
+    assert {key: sums[key] for key in weights(alone)} == weights(alone)
 
 
 @pytest.mark.parametrize(
@@ -197,21 +214,6 @@ def test_what_shared_weights_cannot_have_is_refused_by_its_name(tmp_path: Path, 
         make_config(tmp_path, "lora.rank=2", "train.init_from=x", FULL)
 
 
-@given(leaves=st.integers(1, 200))
-def test_leaves_that_come_one_by_one_are_added_in_the_order_of_the_tree(leaves: int) -> None:
-    values = torch.randn(leaves, 3, generator=torch.Generator().manual_seed(leaves))
-
-    def leaf(span: Range, keep: bool) -> list[torch.Tensor] | None:
-        return [values[span[0]].clone()] if span[1] - span[0] == 1 else None
-
-    total = TreeSum(leaves)
-    for value in values.clone():
-        total.add(value)
-        assert len(total.sums) <= leaves.bit_length() + 1
-    (actual,) = total.sums
-    assert torch.equal(actual, tree_sum((0, leaves), leaf)[0])
-
-
 @pytest.mark.parametrize(
     ("devices", "name"),
     [
@@ -223,7 +225,6 @@ def test_leaves_that_come_one_by_one_are_added_in_the_order_of_the_tree(leaves: 
 def test_the_estimate_of_shared_weights_is_what_a_process_keeps_and_sends(
     tmp_path: Path, devices: int, name: str
 ) -> None:
-    """Kept: to the byte. Sent: to 1 %, for which of the processes sends the most is not asked."""
     sizes = (f"train.batch_size={2 * devices}", "train.micro_batch_size=1", f"optim.name={name}")
     config = make_config(tmp_path, *sizes, *WIDE, *TORCH, FULL)
     (tmp_path / "run.yaml").write_text(dump_config(config))
@@ -233,6 +234,5 @@ def test_the_estimate_of_shared_weights_is_what_a_process_keeps_and_sends(
     actual = json.loads(completed.stdout.splitlines()[-1])
     share = device_share(config, 100, devices)
     memory = share.memory_bytes["full"]
-    assert memory["weights"] == actual["weights"]
-    assert actual["optimizer"] <= memory["optimizer"] <= actual["optimizer"] + 4 * 4 * 32 * 32 * 2
-    assert share.bytes_sent_full == pytest.approx(actual["sent"], rel=0.01)
+    assert (memory["weights"], memory["optimizer"]) == (actual["weights"], actual["optimizer"])
+    assert share.bytes_sent_full == actual["sent"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt_cli.config import load_config
 from gpt_cli.distributed.world import World
@@ -20,46 +21,37 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 
-SENT = {"bytes": 0}
-_gather, _gather_one, _exchange = dist.all_gather, dist.all_gather_single, dist.all_to_all_single
+# Operation -> the argument as large as what each of the others is sent.
+SENT = {"c10d::_allgather_base_": 1, "c10d::_reduce_scatter_base_": 0, "_c10d_functional::all_gather_into_tensor": 0}
 
 
-def gather_one(output, own, *args, **kwargs):
-    SENT["bytes"] += own.nbytes * (dist.get_world_size() - 1)
-    return _gather_one(output, own, *args, **kwargs)
+class BytesSent(TorchDispatchMode):
+    total = 0
 
-
-def gather(output, own, *args, **kwargs):
-    SENT["bytes"] += own.nbytes * (dist.get_world_size() - 1)
-    return _gather(output, own, *args, **kwargs)
-
-
-def exchange(output, input, output_sizes=None, sizes=None, **kwargs):
-    n = dist.get_world_size()
-    SENT["bytes"] += input.nbytes - (input.nbytes // n if sizes is None else input.itemsize * sizes[0])
-    output.zero_()
-    return _exchange(output, input, output_sizes, sizes, **kwargs)
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if (index := SENT.get(func._schema.name)) is not None:
+            self.total += (dist.get_world_size() - 1) * args[index].nbytes
+        return func(*args, **(kwargs or {}))
 
 
 if __name__ == "__main__":
     size, file, overrides, vocabulary = int(sys.argv[1]), sys.argv[2], sys.argv[3:], 100
     config = load_config(Path(file), overrides)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
-    dist.all_gather, dist.all_gather_single, dist.all_to_all_single = gather, gather_one, exchange
     runtime = Runtime(torch.device("cpu"), "fp32", 1, World(0, size))
     state = TrainingState.initialize(config, vocabulary, runtime, print)
-    SENT["bytes"] = 0
     rows = config.train.batch_size // size
     tokens = torch.zeros(rows, config.model.context_length, dtype=torch.int64)
     batches = [(micro_batch, micro_batch) for micro_batch in tokens.split(config.train.sequences_per_forward)]
-    train_step(state, batches, config, 0, 1.0, runtime)
-    optimizer = [t for key, t in state.optimizer.state_tensors().items() if "/" in key and not t.is_meta]
+    with BytesSent() as sent:
+        train_step(state, batches, config, 0, 1.0, runtime)
+    optimizer = [t for key, t in state.optimizer.state_tensors().items() if "/" in key]
     print(
         json.dumps(
             {
                 "weights": sum(t.nbytes for t in state.shard.stored.values()),
                 "optimizer": sum(t.nbytes for t in optimizer),
-                "sent": SENT["bytes"],
+                "sent": sent.total,
             }
         )
     )

@@ -109,12 +109,9 @@ def test_the_global_batch_does_not_depend_on_the_micro_batch_size(micro_batch_si
         assert torch.cat([inputs for inputs, _ in micro_batches]).equal(joined(make(), step))
 
 
-@pytest.mark.parametrize("round_robin", [False, True])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_size, round_robin):
-    ranks = [
-        make(micro_batch_size=1, world=World(rank, world_size), round_robin=round_robin) for rank in range(world_size)
-    ]
+def test_the_ranks_of_any_world_size_share_the_global_batch_among_them(world_size):
+    ranks = [make(micro_batch_size=1, world=World(rank, world_size)) for rank in range(world_size)]
     rows = [tuple(row.tolist()) for rank in ranks for row in joined(rank, 3)]
     assert Counter(rows) == Counter(tuple(row.tolist()) for row in joined(make(), 3))
 
