@@ -188,7 +188,7 @@ def start(setup: Setup) -> None:
     run_dir = str(setup.work / "start")
     run(gpt("train", *arguments, f"run_dir={run_dir}", "train.steps=1"))
     sample = gpt("sample", "--run", run_dir, "--device", setup.device, "--prompt", "R", "--max-new-tokens", "1")
-    setup.save(seconds_to_first_token=run(sample)[1])
+    setup.save(seconds_of_one_token=run(sample)[1])
 
 
 PARTS: dict[str, tuple[Callable[[Setup], None], float]] = {  # and the seconds that a part may take

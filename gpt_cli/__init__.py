@@ -60,7 +60,7 @@ def _accept_removed(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         from gpt_cli.config.removed import accept_removed
 
-        return accept_removed(function)(*args, **kwargs)
+        return accept_removed("draft")(function)(*args, **kwargs)
 
     return call
 

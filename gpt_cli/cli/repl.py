@@ -157,7 +157,7 @@ class Repl:
     def _set(self, name: str, value: str) -> None:
         key, kind = SETTINGS[name]
         if self._sampling.beams is not None:
-            raise RequestError(f"beam search draws no token: /{name} has no effect", hint="gpt chat --beams 0")
+            raise RequestError(f"/{name} has no effect with beam search", hint="gpt chat --beams 0")
         if value:
             try:
                 number = kind(value)

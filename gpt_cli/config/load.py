@@ -95,7 +95,7 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
 
     A config `of_run` was written by a run, with every key that existed; missing ones have the defaults of that time.
     """
-    document = without_removed_keys(merge_layers(text, name, overrides), of_run=of_run)
+    document = merge_layers(text, name, overrides, of_run=of_run)
     if of_run and overrides:
         document = forget_format(document, merge_layers(text, name, ()).values)
     model = document.values.get("model")
@@ -124,7 +124,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
     Raises RequestError with all that is wrong with them in any config.
     """
-    document = without_removed_keys(merge_layers("", "the overrides", overrides))
+    document = merge_layers("", "the overrides", overrides)
     problems = list(document.problems)
     try:
         Config.model_validate(document.values)
@@ -135,14 +135,18 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return {".".join(map(str, path)): look_up(document.values, path) for path in document.locations if len(path) <= 2}
 
 
-def merge_layers(text: str, name: str, overrides: Sequence[str]) -> ParsedYaml:
-    """`text` and `overrides` merged, with locations, not yet validated. Raises RequestError if `text` is not YAML."""
+def merge_layers(text: str, name: str, overrides: Sequence[str], *, of_run: bool = False) -> ParsedYaml:
+    """Merge `text` and `overrides`, with locations and without removed keys, not yet validated.
+
+    Raises RequestError if `text` is not YAML.
+    """
     try:
         document = read_document(text, name)
     except ConfigSyntaxError as error:
         raise to_error(name, [error.problem]) from error
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
-    return apply_overrides(replace(document, values=document.values | empty), overrides)
+    merged = apply_overrides(replace(document, values=document.values | empty), overrides)
+    return without_removed_keys(merged, of_run=of_run)
 
 
 def uses_of_removed_keys(path: Path) -> list[Diagnostic]:

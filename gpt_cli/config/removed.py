@@ -4,7 +4,7 @@ A removed setting at its off value is dropped silently: the config.yaml of every
 Any other value is one error, from a config, the command line, Python and the server alike.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -42,33 +42,27 @@ class Removed:
         return f"{name} was removed after version {self.last}: {self.instead}"
 
 
-def _sampling(name: str, instead: str, *off: Any) -> Removed:
-    """A sampling setting: a key of the section `sample`, an option of two verbs, a keyword and a field."""
-    option = f"--{name.replace('_', '-')}"
-    return Removed((f"sample.{name}", f"gpt sample {option}", f"gpt chat {option}", name), instead, (None, *off))
+def _sampling(name: str, instead: str, *off: Any, others: tuple[str, ...] = ()) -> Removed:
+    """A sampling setting: a key of the section `sample`, an option of `gpt sample`, a keyword and a field."""
+    option = f"gpt sample --{name.replace('_', '-')}"
+    return Removed((f"sample.{name}", option, name, *others), instead, (None, *off))
 
 
+_CHAT_SETTINGS = ("top-p", "min-p", "repetition-penalty", "no-repeat-ngram", "max-new-tokens", "beams")
 _LABELS = "train a classifier (task.kind=classes) and use gpt classify"
 TABLE = (
     Removed(("runtime.measure",), "remove the key", ("auto",), last="0.1.0"),
-    _sampling("penalty_alpha", "use sampling, or beam search (beams)", 0),
-    _sampling("typical_p", "use top_p or min_p", 1),
+    _sampling(
+        "penalty_alpha",
+        "use sampling, or beam search (beams)",
+        0,
+        others=("gpt chat --penalty-alpha", "gpt chat /penalty-alpha"),
+    ),
+    _sampling("typical_p", "use top_p or min_p", 1, others=("gpt chat /typical-p",)),
     _sampling("forbid", "use logit_bias (-inf for a token), or regex", ""),
     _sampling("allow", "use regex", ""),
-    Removed(
-        (
-            "gpt chat /temperature",
-            "gpt chat /top-p",
-            "gpt chat /min-p",
-            "gpt chat /typical-p",
-            "gpt chat /repetition-penalty",
-            "gpt chat /no-repeat-ngram",
-            "gpt chat /max-new-tokens",
-            "gpt chat /penalty-alpha",
-            "gpt chat /beams",
-        ),
-        "set it with an option of gpt chat",
-    ),
+    Removed(tuple(f"gpt chat /{setting}" for setting in _CHAT_SETTINGS), "set it with the option of gpt chat"),
+    Removed(("gpt chat /temperature",), "use /temp"),
     Removed(("gpt score --labels", "gpt score --label-key"), _LABELS),
     Removed(("gpt score --prefix", "gpt score --suffix", "gpt score --after"), _LABELS, ("",)),
     Removed(("gpt score --normalise",), _LABELS, ("none",)),
@@ -87,6 +81,8 @@ TABLE = (
 )
 REMOVED: Mapping[str, Removed] = {name: row for row in TABLE for name in row.names}
 """The row of each name."""
+SAMPLING = frozenset(name for name in REMOVED if f"sample.{name}" in REMOVED)
+"""The keywords of removed sampling settings."""
 
 
 def is_removed(name: str) -> bool:
@@ -100,22 +96,25 @@ def removed_use(name: str, value: Any) -> str | None:
     return None if row is None or row.is_off(value) else row.sentence(name)
 
 
-def without_removed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` of keywords without removed ones. Raises RequestError for one that asks for something."""
-    for name, value in values.items():
-        if (problem := removed_use(name, value)) is not None:
+def without_removed(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """`values` of keywords without the removed `names`. Raises RequestError for one that asks for something."""
+    for name in frozenset(names) & values.keys():
+        if (problem := removed_use(name, values[name])) is not None:
             raise RequestError(problem)
-    return {name: value for name, value in values.items() if not is_removed(name)}
+    return {name: value for name, value in values.items() if name not in names}
 
 
-def accept_removed(function: Callable[P, R]) -> Callable[P, R]:
-    """Have `function` treat removed keywords as `without_removed` does."""
+def accept_removed(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a function treat the removed keywords `names` as `without_removed` does."""
 
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return function(*args, **without_removed(kwargs))
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(*args, **without_removed(kwargs, frozenset(names)))
 
-    return call
+        return call
+
+    return decorate
 
 
 def without_removed_keys(document: ParsedYaml, *, of_run: bool = False) -> ParsedYaml:
@@ -158,6 +157,8 @@ def without_removed_options(arguments: Sequence[str]) -> list[str]:
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
+        if word == "--":
+            return [*kept, word, *rest]
         option, equals, value = word.partition("=")
         if not equals and rest:
             value = rest[0]
@@ -166,7 +167,8 @@ def without_removed_options(arguments: Sequence[str]) -> list[str]:
         if not is_removed(name := f"{verb} {option}"):
             kept.append(word)
             continue
-        if not (REMOVED[name].is_off(value) or REMOVED[name].is_off(resolve_scalar(value))):
+        is_given = equals or rest
+        if not (is_given and (REMOVED[name].is_off(value) or REMOVED[name].is_off(resolve_scalar(value)))):
             raise RequestError(REMOVED[name].sentence(name))
         rest = rest if equals else rest[1:]
     return kept

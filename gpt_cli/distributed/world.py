@@ -163,6 +163,8 @@ class World:
         """Turn a failed exchange of tensors into LostProcessError."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise LostProcessError(
                 f"lost another of the {self.size} processes (process {self.rank} was waiting for it)",

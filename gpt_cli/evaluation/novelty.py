@@ -46,7 +46,7 @@ def decode_all(tokenizer: Tokenizer, tokens: Tokens | MappedTokens) -> bytes:
 
 
 def measure_novelty(sample: str, training: bytes) -> dict[str, Any]:
-    """The longest span of `sample` that `training` has, of equals the first, and the shares of its copied n-grams.
+    """Return the longest span of `sample` found in `training` (the first if tied) and the shares of its n-grams there.
 
     A share is None for a sample of fewer than n characters.
     """
@@ -84,7 +84,7 @@ def _shared_parts(sample: bytes, training: bytes, width: int) -> bytes:
         hits = is_shared[_hashes(training[at : at + _CHUNK + width - 1], width)]
         edges.append(at + np.flatnonzero(np.diff(hits, prepend=False, append=False)))
     bounds, counts = np.unique(np.concatenate(edges), return_counts=True)
-    runs = bounds[counts == 1].reshape(-1, 2)  # one that ends where the next block's begins goes on
+    runs = bounds[counts == 1].reshape(-1, 2)  # a run that ends where the next begins continues
     return _GAP.join({training[first : end + width - 1] for first, end in runs})
 
 

@@ -25,7 +25,7 @@ class RunLifecycle:
         self.run_dir, self.log, self.steps = run_dir, log, steps
         self.begun = False
         self.final: str | None = None
-        """Why the run is over, once it is; None for one that was asked to stop, and is to go on."""
+        """Why the run is over, once it is; None for one that was asked to stop and can be resumed."""
 
     def begin(self, step: int, device: str) -> None:
         """Record that training starts from `step` on `device`; called before the log is cut back to it.
@@ -46,7 +46,7 @@ class RunLifecycle:
         if error is None:
             self.log.event("ended", step=self._last_step(), **({} if self.final is None else {"final": self.final}))
             return
-        with suppress(UserError):  # on a full disk, say; the error itself is what the user is to see
+        with suppress(UserError):  # for example on a full disk; the user should see the first error
             self.log.event("died", step=self._last_step(), error=f"{type(error).__name__}: {error}"[:500])
 
     def _record_previous_exit(self) -> None:
@@ -70,7 +70,7 @@ _ENDS = ("ended", "died", "killed", "restart loop")  # the last was written up t
 def why_over(events: Iterable[Event], step: int | None) -> str | None:
     """The rule by which the run of these `events` is over at `step`, its newest, before the last one.
 
-    None if it is to go on from there, or was trained by a version that did not say.
+    None if it can be resumed from there, or was trained by a version that did not record it.
     """
     last = [event for event in events if event["event"] in (*_ENDS, "started", "config changed")][-1:]
     return next((str(event["final"]) for event in last if event.get("final") and event.get("step") == step), None)

@@ -52,7 +52,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
         config = replace_keys(config, {key: get_key(now, key) for key in TEXT_KEYS})
     for use in uses_of_removed_keys(path / CONFIG) if (path / CONFIG).is_file() else ():
         if use.path and use.path[0] == "sample":
-            note(use.message)
+            note(f"{use.message}; the value of this run is ignored")
     return replace(checkpoint, config=config)
 
 

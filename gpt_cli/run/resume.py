@@ -72,6 +72,7 @@ def _refuse_removed_keys(config_file: Path) -> None:
 
 
 def _changes(path: Path, config: Config) -> Changes:
+    _refuse_removed_keys(path / CONFIG)
     return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
 
 
@@ -119,7 +120,6 @@ def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> 
 def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
     """The keys that `config` changes in the run that it resumes. Raises RequestError for one that may not change, and
     for another tokenizer or text."""
-    _refuse_removed_keys(path / CONFIG)
     changes = _changes(path, config)
     _refuse_fixed_changes(path, changes)
     _refuse_fewer_steps(path, changes)

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
-from gpt_cli.config.removed import accept_removed, without_removed
+from gpt_cli.config.removed import SAMPLING, accept_removed, without_removed
 from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
 from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.literals import INT32_MAX
@@ -156,7 +156,7 @@ class SamplingParams:
         A pattern, which ends the text itself, resets `stop` and `min_new_tokens` unless options have them.
         Raises RequestError for an option that there is not.
         """
-        options = without_removed(options)  # type: ignore[assignment]
+        options = without_removed(options, SAMPLING)  # type: ignore[assignment]
         if unknown := next((name for name in options if name not in _FIELDS), None):
             hint = did_you_mean(unknown, _FIELDS) or f"the options are: {', '.join(_FIELDS)}"
             raise RequestError(f"there is no option {unknown}", hint=hint)
@@ -179,7 +179,7 @@ def with_learned_end(options: SamplingOptions, learned_end: str) -> SamplingOpti
     return {**options, "stop": (*stop, learned_end)} if stop else options
 
 
-SamplingParams.__init__ = accept_removed(SamplingParams.__init__)  # type: ignore[method-assign]
+SamplingParams.__init__ = accept_removed(*SAMPLING)(SamplingParams.__init__)  # type: ignore[method-assign]
 _FIELDS = {field.name: field for field in fields(SamplingParams)}
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, ValidationInfo, field_validator
 
-from gpt_cli.config.removed import is_removed, removed_use
+from gpt_cli.config.removed import SAMPLING, removed_use
 from gpt_cli.sampling.sampling_params import SamplingOptions, off_as_none, range_problem
 from gpt_cli.serve.api_errors import ApiError
 
@@ -49,12 +49,12 @@ class _Strict(BaseModel):
     def read(cls, content: dict[str, Any]) -> Self:
         """Validate a JSON object. Raises ApiError that names the wrong parameter."""
         for name, value in content.items():
-            if (problem := removed_use(name, value)) is not None:
+            if name in SAMPLING and (problem := removed_use(name, value)) is not None:
                 raise ApiError(400, problem, param=name, code="unsupported_parameter")
         fields_set = {
             name: value
             for name, value in content.items()
-            if not is_removed(name) and (value is not None or name not in _UNSUPPORTED)
+            if name not in SAMPLING and (value is not None or name not in _UNSUPPORTED)
         }
         try:
             return cls.model_validate(fields_set)

@@ -209,7 +209,7 @@ def test_settings_of_drawing_are_refused_while_beams_search(chat: Chat, tmp_path
     assert json.loads(Path("searched.jsonl").read_text())["seed"] is None
     code, out, err = chat("/temp 0.1\n/top-k 3\n/seed 9\n/temp\nab\n", path=run)
     assert (code, out, err.count("error: ")) == (2, searched_text, 4)
-    assert "beam search draws no token: /top-k has no effect" in err
+    assert "/top-k has no effect with beam search" in err
     drawn_text = chat("ab\n")[1]
     assert chat("ab\n", "--beams", "0", path=run)[1] == drawn_text
     assert searched_text == chat("ab\n", "--beams", "2")[1] != drawn_text

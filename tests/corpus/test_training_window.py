@@ -59,7 +59,7 @@ def test_what_is_shown_of_a_store_is_what_it_holds(run: Run) -> None:
         assert pair["context_text"] == store.tokenizer.decode(tokens[at : at + length])
 
 
-def test_without_a_place_it_is_the_first_window_that_training_takes(run: Run) -> None:
+def test_window_n_is_the_nth_that_training_takes(run: Run) -> None:
     tokens = DeviceTokens(TokenStore.open(Path("store")).tokens("train"), torch.device("cpu"))
     inputs, targets = Batches(tokens, 8, 4, 4, Config().seed).at(0)[0]
     for index in range(4):

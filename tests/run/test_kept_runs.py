@@ -91,9 +91,10 @@ def test_a_kept_classifier_gives_the_label_it_gave_and_resumes():
 def test_a_kept_run_with_packed_rows_evaluates_and_writes_and_is_refused_where_it_would_resume(capsys):
     assert evaluated("packed")["loss"] == pytest.approx(RUNS["packed"]["loss"], rel=1e-4)
     assert greedy("packed", RUNS["packed"]["prompt"]) == RUNS["packed"]["text"]
-    assert main(["train", "packed", "train.steps=50"]) == 2
-    printed = capsys.readouterr().err
-    assert f"error: {REMOVED['data.packing'].sentence('data.packing')}\n  --> packed/config.yaml:" in printed
+    for options in ((), ("--dry-run",)):
+        assert main(["train", "packed", "train.steps=50", *options]) == 2
+        printed = capsys.readouterr().err
+        assert f"error: {REMOVED['data.packing'].sentence('data.packing')}\n  --> packed/config.yaml:" in printed
 
 
 def test_a_kept_run_with_a_removed_sampling_key_reports_it_where_it_samples_and_resumes():

@@ -277,7 +277,7 @@ def ends(run_dir):
     return [event["event"] for event in read_events(run_dir) if event["event"] not in ("spike", "config changed")]
 
 
-def test_being_killed_is_recorded_by_the_next_process_and_never_counts(tmp_path):
+def test_being_killed_is_recorded_by_the_next_process(tmp_path):
     config = make_config(tmp_path)
     run(make_config(tmp_path, "train.steps=4"))
     with (tmp_path / "run" / "events.jsonl").open("a") as file:

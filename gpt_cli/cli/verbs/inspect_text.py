@@ -46,8 +46,8 @@ def inspect(
     Kneser-Ney n-gram models and compressors, learned on the training part and measured on the validation part. Of a
     large text, samples are compared, and that is said.
 
-    With --window, show one window of 8 tokens that training with the default seed takes: each context, and the token
-    to predict after it. Tokens are characters, or those of a token store if CORPUS is one.
+    With --window, show one 8-token training window (default seed): each context and the token to predict. Tokens are
+    characters, or those of a token store if CORPUS is one.
 
     Example: gpt data inspect book.txt
     """
