@@ -56,9 +56,9 @@ def export(
     if to is None and suffix != _GGUF and get_close_matches(suffix, [_GGUF], 1, 0.8):
         hint = f"did you mean {target.with_suffix(_GGUF)}? a directory of that name: --to hf"
         raise RequestError(f"gpt writes no {suffix}", hint=hint)
-    if to == "gguf" and suffix in _FOREIGN:
+    if to == "gguf" and suffix == ".safetensors":
         raise RequestError(f"gpt writes no {suffix}", hint=f"name a .gguf file: {target.with_suffix(_GGUF)}")
-    if to == "hf" and suffix in (_GGUF, *_FOREIGN):
+    if to == "hf" and suffix in (_GGUF, ".safetensors"):
         raise RequestError(
             f"--to hf makes a directory, and {target} is the name of a file",
             hint=f"leave out --to hf for a file, or name a directory: {_free_directory(target)}",
