@@ -8,8 +8,8 @@ INT32_MAX = 2**31 - 1
 Device = Literal["auto", "cpu", "cuda", "mps"]
 """Device to compute on. auto: cuda, then mps, then cpu."""
 
-TokenizerKind = Literal["char", "byte", "bpe"]
-"""Unit of a token: a character, a byte, or a learned run of bytes."""
+TokenizerKind = Literal["char", "byte", "bpe", "hf"]
+"""Unit of a token: a character, a byte, a learned run of bytes, or what the tokenizer of an imported model makes."""
 
 Pattern = Literal["gpt2", "gpt4", "o200k"]
 """The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pretokenizer`."""

@@ -20,6 +20,7 @@ from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingPar
 from gpt_cli.terminal.escape import escape_control_chars
 
 if TYPE_CHECKING:
+    from gpt_cli.sampling.chat_template import TemplateConversation
     from gpt_cli.sampling.conversation import ContextWindow, Conversation
     from gpt_cli.sampling.text_generator import TextGenerator
 
@@ -48,7 +49,7 @@ class Repl:
     def __init__(
         self,
         generator: "TextGenerator",
-        conversation: "Conversation",
+        conversation: "Conversation | TemplateConversation",
         sampling: SamplingParams,
         learned_end: str,
         *,

@@ -28,7 +28,8 @@ class TokenizerConfig(ConfigSection):
     """The tokenizer: from text to tokens."""
 
     kind: TokenizerKind = "char"
-    """One id per character, one per byte, or byte-level byte-pair encoding (Sennrich et al., 2016)."""
+    """One id per character, one per byte, byte-level byte-pair encoding (Sennrich et al., 2016), or hf: the tokenizer
+    of an imported model, in `file`."""
     vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
     """Ids of a BPE, `<|endoftext|>` and the 256 bytes included. null: as many as suit the text."""
     pattern: Pattern | None = None
@@ -52,6 +53,8 @@ class TokenizerConfig(ConfigSection):
             )
         if self.min_count > 1 and self.unknown != "token":
             raise ValueError("tokenizer.min_count folds rare characters into <unk>, so tokenizer.unknown must be token")
+        if self.kind == "hf" and self.file is None:
+            raise ValueError("tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names")
         if self.kind != "bpe" and self.vocab_size is not None:
             raise ValueError(f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has")
         return self

@@ -4,7 +4,8 @@ It receives a tokenizer and then batches of segments, and replies to each batch 
 are numbers, UTF-8 text and arrays. It exits when its standard input ends, so it never outlives its parent.
 
     tokenizer  size of the rest (8 bytes), allow_special (1), tokenizer.json (UTF-8)
-    batch      size of the rest (8 bytes), number n of segments (8), n times 8 bytes: 2 * bytes + append_eot; UTF-8
+    batch      size of the rest (8 bytes), number n of segments (8), n times 8 bytes: 4 * bytes + 2 * part_start +
+               append_eot; UTF-8
     reply      size of the rest (8 bytes), number n of segments (8), n lengths (4 each), ids (2 or 4 each);
                size 0 for a batch that cannot be encoded: the parent encodes it again to get the error
 """
@@ -17,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.segments import encode_segments
+from gpt_cli.corpus.segments import Segment, encode_segments
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import UserError
 from gpt_cli.tokenizer import Tokenizer
@@ -29,10 +30,10 @@ def send_tokenizer(stream: IO[bytes], tokenizer: Tokenizer, allow_special: bool)
     _write(stream, [bytes([allow_special]), tokenizer.to_json().encode()])
 
 
-def send_segments(stream: IO[bytes], texts: Sequence[bytes], append_eot: Sequence[bool]) -> None:
-    """Send a batch of segments; `texts` are UTF-8, `append_eot` says which are followed by an end of text."""
-    sizes = np.array([2 * len(text) + eot for text, eot in zip(texts, append_eot, strict=True)], dtype="<u8")
-    _write(stream, [len(texts).to_bytes(8, "little"), sizes.tobytes(), *texts])
+def send_segments(stream: IO[bytes], segments: Sequence[Segment]) -> None:
+    """Send a batch of segments."""
+    sizes = np.array([4 * len(one.data) + 2 * one.part_start + one.append_eot for one in segments], dtype="<u8")
+    _write(stream, [len(segments).to_bytes(8, "little"), sizes.tobytes(), *(one.data for one in segments)])
 
 
 def _write(stream: IO[bytes], parts: Sequence[bytes]) -> None:
@@ -60,15 +61,16 @@ def parse_reply(message: bytes, dtype: np.dtype[Any]) -> tuple[Tokens, npt.NDArr
     return ids.astype(dtype, copy=False), lengths
 
 
-def _unpack(message: bytes) -> tuple[list[bytes], list[bool]]:
+def _unpack(message: bytes) -> tuple[list[bytes], list[bool], list[bool]]:
+    """The texts of a batch, and which of them an end of text follows and which start a document."""
     count = int.from_bytes(message[:8], "little")
     sizes = np.frombuffer(message, dtype="<u8", count=count, offset=8)
     texts = []
     offset = 8 + 8 * count
     for size in sizes.tolist():
-        texts.append(message[offset : offset + size // 2])
-        offset += size // 2
-    return texts, (sizes % 2).astype(bool).tolist()
+        texts.append(message[offset : offset + size // 4])
+        offset += size // 4
+    return texts, (sizes % 2).astype(bool).tolist(), (sizes // 2 % 2).astype(bool).tolist()
 
 
 def main() -> None:
@@ -78,14 +80,16 @@ def main() -> None:
         header = receive(source)
         allow_special, tokenizer = bool(header[0]), parse_tokenizer(header[1:].decode())
         while True:
-            texts, append_eot = _unpack(receive(source))
+            batch = _unpack(receive(source))
             try:
-                ids, lengths = encode_segments(tokenizer, texts, append_eot, allow_special=allow_special)
+                ids, lengths = encode_segments(tokenizer, *batch, allow_special=allow_special)
             except UserError:
                 _write(sink, [])
                 continue
             little_endian = ids.astype(ids.dtype.newbyteorder("<"), copy=False)
-            _write(sink, [len(texts).to_bytes(8, "little"), lengths.astype("<u4").tobytes(), little_endian.tobytes()])
+            _write(
+                sink, [len(batch[0]).to_bytes(8, "little"), lengths.astype("<u4").tobytes(), little_endian.tobytes()]
+            )
     except (EOFError, BrokenPipeError):
         os._exit(0)  # the parent is done, or gone: flushing standard output would fail
 

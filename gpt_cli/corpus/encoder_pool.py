@@ -22,7 +22,7 @@ from gpt_cli.corpus.executors import ordered_map
 from gpt_cli.corpus.segments import Batch, encode_segments
 from gpt_cli.corpus.store import Tokens, token_dtype
 from gpt_cli.errors import UserError
-from gpt_cli.tokenizer import BPETokenizer, Tokenizer
+from gpt_cli.tokenizer import BPETokenizer, ForeignTokenizer, Tokenizer
 from gpt_cli.tokenizer.vocab_stats import Counts, count_ids
 
 
@@ -44,7 +44,7 @@ def encode_batches(
     if workers == 1:
         for batch in batches:
             yield batch, _encode_batch(tokenizer, batch, allow_special)
-    elif isinstance(tokenizer, BPETokenizer):
+    elif isinstance(tokenizer, BPETokenizer | ForeignTokenizer):
         with EncoderPool(tokenizer, workers, allow_special) as pool:
             yield from pool.encode(batches)
     else:
@@ -57,7 +57,9 @@ def encode_batches(
 
 def _encode_batch(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> EncodedBatch:
     texts, append_eot = [s.data for s in batch.segments], [s.append_eot for s in batch.segments]
-    return _with_counts(tokenizer, *encode_segments(tokenizer, texts, append_eot, allow_special=allow_special))
+    part_start = [s.part_start for s in batch.segments]
+    encoded = encode_segments(tokenizer, texts, append_eot, part_start, allow_special=allow_special)
+    return _with_counts(tokenizer, *encoded)
 
 
 def _with_counts(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> EncodedBatch:
@@ -94,7 +96,7 @@ class EncoderPool(AbstractContextManager["EncoderPool"]):
         try:
             assert worker.stdin is not None
             assert worker.stdout is not None
-            send_segments(worker.stdin, [s.data for s in batch.segments], [s.append_eot for s in batch.segments])
+            send_segments(worker.stdin, batch.segments)
             reply = receive(worker.stdout)
         except (OSError, EOFError) as error:
             raise worker_died(worker) from error

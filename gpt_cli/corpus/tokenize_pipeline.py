@@ -20,13 +20,13 @@ from gpt_cli.corpus.divide import VOCABULARY_HINT
 from gpt_cli.corpus.encoder_pool import encode_batches
 from gpt_cli.corpus.executors import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
-from gpt_cli.corpus.segments import Segment, batches, special_texts
+from gpt_cli.corpus.segments import CutRule, Segment, batches
 from gpt_cli.corpus.split import SPLITS, Split, SplitPlan, iter_chunks
 from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.safe_io import format_size
-from gpt_cli.tokenizer import BPETokenizer, Tokenizer, UnknownCharacters, train_tokenizer
+from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.vocab_stats import Counts
 
@@ -134,7 +134,7 @@ class TokenizePipeline:
                 return train_tokenizer(self._training_text(None), self.config)
             case "byte":
                 return train_tokenizer((), self.config)
-            case "bpe":
+            case _:
                 if (share := self._sampled_share) < 1:
                     read = self.config.train_bytes
                     self.note(
@@ -191,7 +191,7 @@ class TokenizePipeline:
         return {split: np.concatenate(arrays[split]) for split in SPLITS if split in tokenized.stats}, tokenized
 
     def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:
-        pattern = tokenizer.vocabulary.pattern if isinstance(tokenizer, BPETokenizer) else None
+        rule = CutRule.of(tokenizer, allow_special=self.config.allow_special)
         end_lines = tokenizer.eot_id is None
         counters: dict[Split, _SplitCounter] = {}
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
@@ -200,7 +200,7 @@ class TokenizePipeline:
                 chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=end_lines, hasher=hasher)
                 for batch, encoded in encode_batches(
                     tokenizer,
-                    batches(chunks, pattern, end_lines=end_lines, special=self._special(tokenizer)),
+                    batches(chunks, rule, end_lines=end_lines),
                     self.processes,
                     allow_special=self.config.allow_special,
                 ):
@@ -233,10 +233,6 @@ class TokenizePipeline:
                 read += len(block.text)
         return places
 
-    def _special(self, tokenizer: Tokenizer) -> list[str]:
-        """The texts that are encoded as special tokens."""
-        return special_texts(tokenizer) if self.config.allow_special else []
-
     def _training_text(self, split: Split | None) -> Iterator[str]:
         """The text that a tokenizer is trained on: all of it, or up to `tokenizer.train_bytes` of a split.
 
@@ -245,10 +241,10 @@ class TokenizePipeline:
         """
         share = 1.0 if split is None else self._sampled_share
         bytes_read = bytes_used = 0
-        pattern = (self.config.pattern or "gpt2") if split is not None else None
-        chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)
         special = [END_OF_TEXT] if self.config.allow_special else []
-        for batch in batches(chunks, pattern, end_lines=split is None, special=special):
+        rule = CutRule() if split is None else CutRule(self.config.pattern or "gpt2", special)
+        chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)
+        for batch in batches(chunks, rule, end_lines=split is None):
             self.progress("learning", batch.done, self.stats.total_bytes)
             for segment in batch.segments if split in (None, batch.split) else ():
                 data = segment.data

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.evaluation.logprob_scorer import LogProbs
-from gpt_cli.tokenizer import Ids, Tokenizer, token_sizes
+from gpt_cli.tokenizer import Ids, Tokenizer
 
 SurpriseKey = Literal["bits-per-byte", "bits"]
 
@@ -57,12 +57,10 @@ class ScoredText:
         self.ids, self.log_probs = ids, log_probs
         self._tokenizer = tokenizer
         self._data = text.encode()
-        self._sizes = token_sizes(tokenizer)[ids, 0]  # (N,) bytes, as bits per byte are counted: none for <unk>
-        lengths = self._sizes
-        if tokenizer.unk_id is not None:  # a vocabulary of characters
-            lengths = np.array([len(character.encode()) for character in text], dtype=np.int64)
-        self._starts = np.concatenate([[0], lengths.cumsum()])  # (N + 1,) where each token begins
+        _, self._starts = tokenizer.encode_spans(text)  # (N + 1,) where each token begins
         assert self._starts[-1] == len(self._data)
+        # (N,) bytes, as bits per byte are counted: none for <unk>
+        self._sizes = np.where(ids == tokenizer.unk_id, 0, np.diff(self._starts))
         newlines = np.flatnonzero(np.frombuffer(self._data, np.uint8) == ord("\n")) + 1
         self._lines = np.unique(np.concatenate([[0], newlines, [len(self._data)]]))  # (L + 1,) where lines begin
         self._firsts = np.searchsorted(self._starts[:-1], self._lines)  # (L + 1,) the first token of each

@@ -74,7 +74,7 @@ class TextClassifier:
             try:
                 if not text.strip():
                     raise RequestError(f"text {number:,} is empty: there is nothing to classify")
-                ids.append(self.tokenizer.encode(text))
+                ids.append(self.tokenizer.encode_prompt(text))
             except RequestError as error:
                 error.where = error.where or (places[number - 1] if places else None)
                 raise

@@ -15,9 +15,10 @@ from gpt_cli.export.class_layouts import choose_class_layout, label_config
 from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.model_card import model_card
 from gpt_cli.export.names import named_tensors
-from gpt_cli.export.vocabulary import tokenizer_config, tokenizer_json
+from gpt_cli.export.vocabulary import special_ids, tokenizer_config, tokenizer_json
 from gpt_cli.files import ExistsError, commit_files
 from gpt_cli.run.load_model import LoadedRun
+from gpt_cli.tokenizer import ForeignTokenizer
 
 DType = Literal["f32", "f16", "bf16"]
 DTYPES: dict[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -39,7 +40,8 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     eot_id = tokenizer.eot_id
     rewritten, _ = layout.rewrite(model, ours)
     template = TurnTemplate.of(run.config.data)
-    special = {"bos_token_id": eot_id, "eos_token_id": eot_id, "pad_token_id": None}
+    special = special_ids(tokenizer)
+    pad = eot_id if special["pad_token_id"] is None else special["pad_token_id"]
     config = {
         "architectures": [layout.architecture],
         "model_type": layout.model_type,
@@ -48,7 +50,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "tie_word_embeddings": rewritten.tie_embeddings,
         **special,
         **layout.describe(rewritten),
-        **({} if labels is None else {**label_config(labels), "pad_token_id": eot_id}),
+        **({} if labels is None else {**label_config(labels), "pad_token_id": pad}),
     }
     contents = {
         "config.json": _json(config),
@@ -79,7 +81,8 @@ def _eos_token(run: LoadedRun, template: TurnTemplate | None) -> dict[str, Any]:
     if template is None:
         return {}
     ids = run.tokenizer.encode(template.completion_end).tolist()
-    return {"eos_token_id": ids[0]} if len(ids) == 1 else {}
+    ends = list(run.tokenizer.ends) if isinstance(run.tokenizer, ForeignTokenizer) else []
+    return {"eos_token_id": [*ends, ids[0]] if ends else ids[0]} if len(ids) == 1 else {}
 
 
 def _generation(sample: SampleConfig) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Only config.json, the safetensors and the tokenizer's files are read, as data: n
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 from textwrap import shorten
@@ -28,12 +28,15 @@ from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.directory import create_imported_run
 from gpt_cli.run.find_run import is_run
 from gpt_cli.run.tensors import unpack_tensors
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.sampling.chat_template import compile_template
+from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
+from gpt_cli.tokenizer.hf_directory import FILES as TOKENIZER_FILES
+from gpt_cli.tokenizer.hf_directory import chat_template
 from gpt_cli.tokenizer.loader import SIBLINGS
 
 MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
-TEMPLATES = ("chat_template.jinja", "tokenizer_config.json")
-FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt", *TEMPLATES)
+FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt", *TOKENIZER_FILES)
 _JSON_LIMIT = 16 << 20
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.safetensors")
 _BUFFERS = re.compile(r"(.*\.attn\.(masked_)?bias|.*rotary_emb\.inv_freq)")  # constants that old files keep, too
@@ -48,10 +51,9 @@ def _no_import(run: Path) -> RequestError:
 def import_huggingface(source: str, run_dir: Path, *, download: bool = False, note: Notify = lambda _: None) -> Layout:
     """Make the model in the directory `source`, or of that name on the hub, a new run in `run_dir`.
 
-    A name is looked up in the hub's cache on this machine; only with `download` is the network used. `note` tells what
-    is not taken over. Raises
-    RequestError if `source` is missing or `run_dir` exists, and UserError, with the location, for a model that `gpt`
-    cannot represent exactly, or a damaged one.
+    A name is looked up in the hub's cache on this machine; only with `download` is the network used. `note` gets what
+    the tokenizer takes over. Raises RequestError if `source` is missing or `run_dir` exists, and UserError, with the
+    location, for a model that `gpt` cannot represent exactly, or a damaged one.
     """
     directory = find_model(source, download)
     config_path = directory / CONFIG
@@ -63,35 +65,47 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False, no
     layout, model = read_model(file, str(config_path))
     if task is not None:
         layout, model = as_classifier(layout), as_class_model(model)
-    tokenizer = read_tokenizer(directory)
-    if (size := file.get("vocab_size")) != tokenizer.vocab_size:
+    size = file.get("vocab_size")
+    if type(size) is not int or size < 1:
+        raise UserError(f"vocab_size is {size!r:.80}", where=str(config_path))
+    tokenizer = read_tokenizer(directory, size)
+    if size != tokenizer.vocab_size:
         raise UserError(
-            f"vocab_size is {size!r}, but its tokenizer has {tokenizer.vocab_size:,} ids",
-            where=str(config_path),
-            hint="rows without a token cannot be kept: a model of ours has as many as its tokenizer has ids",
+            f"vocab_size is {size:,}, but its tokenizer has {tokenizer.vocab_size:,} ids", where=str(config_path)
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory), task)
-    source_template = _chat_template(directory)
-    template = None if source_template is None else TurnTemplate.from_jinja(source_template)
+    template = None
+    if isinstance(tokenizer, ForeignTokenizer):
+        tokenizer = _with_valid_template(tokenizer, note)
+        note(_describe(tokenizer))
+    elif (source_template := chat_template(directory)) is not None:
+        template = TurnTemplate.from_jinja(source_template)
     create_imported(run_dir, model, tokenizer, tensors, source, layout, task, template)
-    if source_template is not None and template is None:
-        note(
-            "its chat template is not taken over: what it writes around a message is for sample.prefix, sample.suffix"
-            f" and sample.stop, which are empty in {run_dir}/config.yaml"
-        )
     return layout
 
 
-def _chat_template(directory: Path) -> str | None:
-    """Source of the chat template of the tokenizer, empty if it is not one text; None without one."""
-    alone, file = (directory / name for name in TEMPLATES)
+def _with_valid_template(tokenizer: ForeignTokenizer, note: Notify) -> ForeignTokenizer:
+    """`tokenizer`, without a chat template that is no valid one."""
     try:
-        if alone.is_file():
-            return read_file(alone, _JSON_LIMIT).decode()
-        source = _read_json(file).get("chat_template") if file.is_file() else None
-    except (ValueError, UserError):  # the model is whole without it
-        return ""
-    return source if source is None or isinstance(source, str) else ""
+        if tokenizer.chat_template is not None:
+            compile_template(tokenizer.chat_template)
+    except RequestError as error:
+        note(f"{error.message}; the model is imported without it")
+        return replace(tokenizer, chat_template=None)
+    return tokenizer
+
+
+def _describe(tokenizer: ForeignTokenizer) -> str:
+    """What the tokenizer of the model does besides turning text into ids."""
+    begin = " ".join(tokenizer.decode([token]) for token in tokenizer.begin_ids)
+    ends = " or ".join(tokenizer.decode([token]) for token in tokenizer.ends)
+    parts = [
+        f"tokenizer of {tokenizer.vocab_size:,} ids",
+        f"prompts begin with {escape_control_chars(begin)}" if begin else "",
+        f"text ends at {escape_control_chars(ends)}" if ends else "text ends at no token",
+        "the chat template is taken over" if tokenizer.chat_template is not None else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def create_imported(
@@ -147,7 +161,7 @@ def find_model(source: str, download: bool) -> Path:
 def _files_read(directory: Path) -> set[str]:
     """The names of the files that an import reads or would read if they were there, but for shards."""
     tokenizer = {"tokenizer.json"} if (directory / "tokenizer.json").is_file() else {"tokenizer.json", *SIBLINGS}
-    return {CONFIG, MODEL, *tokenizer, *TEMPLATES} | (set() if (directory / MODEL).is_file() else {INDEX})
+    return {CONFIG, MODEL, *tokenizer, *TOKENIZER_FILES} | (set() if (directory / MODEL).is_file() else {INDEX})
 
 
 def _check_sums(directory: Path, names: set[str]) -> None:

@@ -7,11 +7,22 @@ char  a word-level vocabulary of single characters; an unknown one is an error, 
 
 import json
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
+from gpt_cli.config.template import TurnTemplate
+from gpt_cli.errors import UserError
 from gpt_cli.files import read_file
-from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer
-from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
+from gpt_cli.tokenizer import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    ForeignTokenizer,
+    Tokenizer,
+    load_tokenizer,
+)
+from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER, END_OF_TEXT
+from gpt_cli.tokenizer.hf_directory import read_hf_directory
 from gpt_cli.tokenizer.loader import parse_tokenizer
 
 UNKNOWN = "<unk>"
@@ -23,6 +34,8 @@ _MAX_SIZE = 128 << 20  # bytes of a tokenizer.json
 def tokenizer_json(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, BPETokenizer):
         return tokenizer.to_json()
+    if isinstance(tokenizer, ForeignTokenizer):
+        return tokenizer.file
     parts = _char_parts(tokenizer) if isinstance(tokenizer, CharTokenizer) else _byte_parts()
     fixed: dict[str, Any] = {
         "version": "1.0",
@@ -42,16 +55,35 @@ def tokenizer_config(
     `allow_special`: special tokens in text are encoded as such. `is_padded`: the end of text, if there is one, pads the
     shorter texts of a batch.
     """
-    eot = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
-    return {
+    fixed = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": context_length,
+        "clean_up_tokenization_spaces": False,
+    }
+    if isinstance(tokenizer, ForeignTokenizer):
+        template = {} if tokenizer.chat_template is None else {"chat_template": tokenizer.chat_template}
+        named = dict(tokenizer.named)
+        if is_padded and "pad_token" not in named and "eos_token" in named:
+            named["pad_token"] = named["eos_token"]
+        return {**fixed, **named, "split_special_tokens": tokenizer.split_special, **template}
+    eot = None if tokenizer.eot_id is None else tokenizer.decode([tokenizer.eot_id])
+    return {
+        **fixed,
         "bos_token": eot,
         "eos_token": eot,
         **({"pad_token": eot} if is_padded else {}),
-        "clean_up_tokenization_spaces": False,
         "split_special_tokens": not allow_special,
     }
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The ids of config.json and generation_config.json: where a text begins and ends, and what pads a batch."""
+    if isinstance(tokenizer, ForeignTokenizer):
+        ends: Any = list(tokenizer.ends) if len(tokenizer.ends) > 1 else tokenizer.eot_id
+        begin, pad = tokenizer.named_id("bos_token"), tokenizer.named_id("pad_token")
+        return {"bos_token_id": begin, "eos_token_id": ends, "pad_token_id": pad}
+    eot_id = tokenizer.eot_id
+    return {"bos_token_id": eot_id, "eos_token_id": eot_id, "pad_token_id": None}
 
 
 def _byte_parts() -> dict[str, Any]:
@@ -74,20 +106,39 @@ def _char_parts(tokenizer: CharTokenizer) -> dict[str, Any]:
     }
 
 
-def read_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model directory: byte-level BPE, or characters or bytes as `tokenizer_json` writes them.
+def read_tokenizer(directory: Path, size: int) -> Tokenizer:
+    """The tokenizer of a model of `size` rows: ours as `tokenizer_json` writes them, else the file as it is.
 
-    Raises UserError for any other.
+    Raises UserError for files that are damaged or do not fit together.
     """
     path = directory / "tokenizer.json"
-    if path.is_file():
-        try:
-            file = json.loads(read_file(path, _MAX_SIZE))
-        except (ValueError, RecursionError):
-            file = None  # `load_tokenizer` raises the error
-        if (tokenizer := _read_simple(file)) is not None:
+    try:
+        text = read_file(path, _MAX_SIZE).decode() if path.is_file() else load_tokenizer(directory).to_json()
+        table = json.loads(text)
+        if (tokenizer := parse_tokenizer(text) if "format" in table else _read_simple(table)) is not None:
             return tokenizer
-    return load_tokenizer(directory)
+        foreign = read_hf_directory(directory, text, size)
+    except (ValueError, RecursionError) as error:
+        reason = shorten(str(error), 200, placeholder=" ...")
+        raise UserError(f"the tokenizer cannot be used: {reason}", where=str(path)) from None
+    return _as_bpe(foreign) or foreign
+
+
+def _as_bpe(foreign: ForeignTokenizer) -> BPETokenizer | None:
+    """The same tokenizer as a BPE of ours, in which special tokens are no text; None if it is another one."""
+    try:
+        bpe = parse_tokenizer(foreign.file)
+    except ValueError:
+        return None
+    template = None if foreign.chat_template is None else TurnTemplate.from_jinja(foreign.chat_template)
+    if not isinstance(bpe, BPETokenizer) or (foreign.chat_template is not None and template is None):
+        return None
+    ends = set(foreign.ends) - {bpe.eot_id}
+    if template is not None and ends:
+        ends -= set(bpe.encode(template.completion_end).tolist()[:1])
+    names_others = any(text != END_OF_TEXT for _, text in foreign.named)
+    is_same = foreign.split_special and foreign.size == bpe.vocab_size and not ends and not names_others
+    return bpe if is_same else None
 
 
 def parse_exported(text: str) -> Tokenizer:

@@ -87,9 +87,10 @@ class Conversation:
             self._tokenizer.encode(text)  # raises, with its place in the user's text
 
     def _add(self, text: str, user_text: str | None) -> ContextWindow:
-        tokens = encode_prompt(self._tokenizer, text)
         if self._single_turn:
             self._seen.clear()
+        starts = not (self._seen or self._head)
+        tokens = encode_prompt(self._tokenizer, text) if starts or not text else self._tokenizer.encode(text).tolist()
         if self._templated or not self._seen:
             self._seen.append(tokens)
         else:

@@ -29,7 +29,7 @@ def token_bias(tokenizer: Tokenizer, entries: Sequence[tuple[str | int, float]])
         bias[token] = value
     if tokenizer.unk_id is not None:
         bias[tokenizer.unk_id] = -math.inf
-    banned = {token for token, value in bias.items() if value == -math.inf} | {tokenizer.eot_id}
+    banned = {token for token, value in bias.items() if value == -math.inf} | tokenizer.end_ids
     if all(token in banned for token in range(tokenizer.vocab_size)):
         raise RequestError("logit_bias leaves no token that may be written")
     return bias
@@ -74,13 +74,13 @@ class LogitBias:
 
 
 class MinNewTokens:
-    """Forbids the end-of-text `token` in the first `n` tokens."""
+    """Forbids the `ends`, which end a text, in the first `n` tokens."""
 
-    def __init__(self, token: int, n: int) -> None:
-        self._token, self._n = token, n
+    def __init__(self, ends: Sequence[int], n: int) -> None:
+        self._ends, self._n = list(ends), n
 
     def apply(self, logits: Tensor) -> Tensor:
-        return logits.index_fill(1, torch.tensor([self._token], device=logits.device), -math.inf) if self._n else logits
+        return logits.index_fill(1, torch.tensor(self._ends, device=logits.device), -math.inf) if self._n else logits
 
     def accept(self, tokens: Sequence[int]) -> None:
         self._n = max(0, self._n - 1)

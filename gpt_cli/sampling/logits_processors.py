@@ -54,7 +54,7 @@ class ProcessorFactory:
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
         self._sampling = sampling
-        self._vocab_size, self._end_of_text = tokenizer.vocab_size, tokenizer.eot_id
+        self._vocab_size, self._ends = tokenizer.vocab_size, sorted(tokenizer.end_ids)
         self._bias = token_bias(tokenizer, sampling.logit_bias)
         self._pattern: CompiledPattern | None = None
         _refuse_long_choices(tokenizer, sampling)
@@ -79,8 +79,8 @@ class ProcessorFactory:
             processors.append(LogitBias(self._bias, self._vocab_size, device))
         if (penalty := self._sampling.repetition_penalty) is not None:
             processors.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
-        if self._end_of_text is not None and self._sampling.min_new_tokens:
-            processors.append(MinNewTokens(self._end_of_text, self._sampling.min_new_tokens))
+        if self._ends and self._sampling.min_new_tokens:
+            processors.append(MinNewTokens(self._ends, self._sampling.min_new_tokens))
         if self._pattern is not None:
             constraint = Constraint(self._pattern, len(prompts))
             processors.append(constraint)

@@ -44,7 +44,7 @@ def native_token_choice(sampling: SamplingParams, tokenizer: Tokenizer) -> Token
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         banned_tokens=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
-        end_of_text=tokenizer.eot_id,
+        end_tokens=tuple(sorted(tokenizer.end_ids)),
     )
 
 
@@ -110,5 +110,5 @@ def stream_native(
             text.finish("length")
 
     shared = steps()
-    texts = [TextStream(tokenizer, sampling.stop, shared) for _ in prompts]
+    texts = [TextStream(tokenizer, sampling.stop, shared, prompt=prompt) for prompt in prompts]
     return texts

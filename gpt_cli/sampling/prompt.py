@@ -6,11 +6,13 @@ from gpt_cli.tokenizer import Tokenizer
 def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of `text`, at least one. An empty prompt stands for the start of a text.
 
-    That is encoded as the end-of-text token if the vocabulary has one, else as a newline, else as token 0. Raises
-    UnknownCharacters for characters that the vocabulary lacks.
+    That is what the tokenizer puts before a text, else the end-of-text token if the vocabulary has one, else a newline,
+    else token 0. Raises UnknownCharacters for characters that the vocabulary lacks.
     """
-    if text:
-        return [int(token) for token in tokenizer.encode(text)]
+    ids = tokenizer.encode_prompt(text)
+    if len(ids):
+        return [int(token) for token in ids]
     if tokenizer.eot_id is not None:
         return [tokenizer.eot_id]
-    return [0] if tokenizer.unknown_characters("\n") else encode_prompt(tokenizer, "\n")
+    newline = () if tokenizer.unknown_characters("\n") else tokenizer.encode("\n")
+    return [int(token) for token in newline] or [0]

@@ -77,6 +77,7 @@ def _sample_texts(
             tokenizer,
             sampling.stop,
             shared,
+            prompt=rows[row],
             min_new_tokens=sampling.min_new_tokens,
             matcher=None if batch.matchers is None else batch.matchers[row],
             log_probs=None if batch.recorder is None else batch.recorder.log_probs[row],
@@ -97,7 +98,7 @@ def _search_texts(
     """Texts by beam search, the best first; each prompt is searched when its first text is read."""
 
     def ends(tokens: Sequence[int]) -> bool:
-        if tokens[-1] == tokenizer.eot_id:
+        if tokens[-1] in tokenizer.end_ids:
             return True
         checked = tokens[sampling.min_new_tokens :]  # where stop strings count
         return bool(sampling.stop and checked) and any(stop in tokenizer.decode(checked) for stop in sampling.stop)
@@ -122,7 +123,7 @@ def _search_texts(
         recorded_log_probs = log_probs if sampling.log_probs else [None] * n
         min_new_tokens = sampling.min_new_tokens
         texts += [
-            TextStream(tokenizer, sampling.stop, shared, min_new_tokens=min_new_tokens, log_probs=k)
+            TextStream(tokenizer, sampling.stop, shared, prompt=prompt, min_new_tokens=min_new_tokens, log_probs=k)
             for k in recorded_log_probs
         ]
         yield texts

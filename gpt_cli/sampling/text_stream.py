@@ -22,6 +22,7 @@ class TextStream:
         stop: Sequence[str],
         steps: Iterator[bool],
         *,
+        prompt: Sequence[int] = (),
         min_new_tokens: int = 0,
         matcher: Matcher | None = None,
         log_probs: list[float] | None = None,
@@ -33,8 +34,8 @@ class TextStream:
         self._min_new_tokens = min_new_tokens
         self._matcher = matcher
         self._log_probs = log_probs
-        self._end_of_text = tokenizer.eot_id
-        self._decoder = StreamDecoder(tokenizer)
+        self._ends = tokenizer.end_ids
+        self._decoder = StreamDecoder(tokenizer, prompt)
         self._stop = StopMatcher(stop)
         self._steps = steps
         self._pieces: list[str] = []
@@ -71,10 +72,10 @@ class TextStream:
         if self.finish_reason is not None:
             return
         if self._matcher is not None and self._matcher.rejected_last:
-            self.finish("end_of_text" if token == self._end_of_text else "match")
+            self.finish("end_of_text" if token in self._ends else "match")
             return
         self.tokens.append(token)
-        if token == self._end_of_text:
+        if token in self._ends:
             self.finish("end_of_text")
             return
         piece = self._decoder.push(token)
@@ -86,7 +87,7 @@ class TextStream:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append several tokens, like `push` for each, but in fewer pieces."""
-        if self.finish_reason is None and not self._stop.strings and self._end_of_text not in tokens:
+        if self.finish_reason is None and not self._stop.strings and self._ends.isdisjoint(tokens):
             self.tokens.extend(tokens)
             self._add(self._decoder.extend(tokens))
             return

@@ -92,7 +92,12 @@ class ActiveSequence:
         self.slot = self.engine.join(self.request)
         sampling = self.request.sampling
         self.stream = TextStream(
-            self.tokenizer, sampling.stop, iter(()), min_new_tokens=sampling.min_new_tokens, matcher=self.slot.matcher
+            self.tokenizer,
+            sampling.stop,
+            iter(()),
+            prompt=self.request.prompt,
+            min_new_tokens=sampling.min_new_tokens,
+            matcher=self.slot.matcher,
         )
 
     def accept(self, new_tokens: NewTokens) -> SequenceChunk | None:

@@ -50,6 +50,8 @@ class StreamedChoice:
     model: ServedModel
     echo: str = ""
     """The prompt, which the text follows, if the request wants it."""
+    prompt: Sequence[int] = ()
+    """The tokens of the prompt."""
     text: str = ""
     n_token: int = 0
     finish_reason: str | None = None
@@ -57,7 +59,7 @@ class StreamedChoice:
     _n_decoded: int = 0
 
     def __post_init__(self) -> None:
-        self._decoder = StreamDecoder(self.model.tokenizer)
+        self._decoder = StreamDecoder(self.model.tokenizer, self.prompt)
 
     def append(self, chunk: SequenceChunk) -> ChoiceDelta:
         """Append a chunk. Returns what can be sent now."""
@@ -68,8 +70,8 @@ class StreamedChoice:
             self._withheld.append(OffsetLogprob(len(self.echo) + self._n_decoded, entry))
             self._n_decoded += len(self._decoder.push(entry.token))
         end = len(self.echo) + len(self.text)
-        eot_id = self.model.tokenizer.eot_id  # is reported, although it has no text
-        ready = [token for token in self._withheld if token.text_offset < end or token.entry.token == eot_id]
+        ends = self.model.tokenizer.end_ids  # are reported, although they have no text
+        ready = [token for token in self._withheld if token.text_offset < end or token.entry.token in ends]
         self._withheld = [] if chunk.finish_reason else self._withheld[len(ready) :]
         return ChoiceDelta(chunk.index, chunk.text, ready, chunk.finish_reason)
 
@@ -97,7 +99,10 @@ class Answer:
         self._n_top = n_top
         self._event_head = ""
         n, count = request.n, len(request.prompts) * request.n
-        self._choices = [StreamedChoice(request.model, echoes[i // n] if echoes else "") for i in range(count)]
+        self._choices = [
+            StreamedChoice(request.model, echoes[i // n] if echoes else "", request.prompts[i // n])
+            for i in range(count)
+        ]
         deadline = time.monotonic() + limits.seconds
         self._sequences = [
             ActiveSequence(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config.template import TurnTemplate, refuse_marks
 from gpt_cli.errors import UserError
+from gpt_cli.sampling.chat_template import TemplateConversation, imported_template
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
@@ -16,6 +17,7 @@ from gpt_cli.serve.api_errors import ApiError, to_api_error
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.request_schemas import GenerationFields, Message
+from gpt_cli.tokenizer import ForeignTokenizer
 
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
@@ -164,13 +166,15 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt
 def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
     """The messages in the chat template of `gpt chat`, as tokens: see docs/howto/serve.md.
 
-    Of a run that learned chats each message has its role, in their order. Else a turn is `sample.prefix` of the run's
-    config, the user's message, `sample.suffix`, and the assistant's message, on a line of its own, and system messages
-    are lines before the turns. Raises ApiError.
+    An imported model has its own. Of a run that learned chats each message has its role, in their order. Else a turn is
+    `sample.prefix` of the run's config, the user's message, `sample.suffix`, and the assistant's message, on a line of
+    its own, and system messages are lines before the turns. Raises ApiError.
     """
     template = TurnTemplate.of(model.config.data)
     spelled = [("system" if one.role == "developer" else one.role, one.text) for one in messages]
     try:
+        if (imported := imported_template(model.config, model.tokenizer)) is not None:
+            return _encode_imported_chat(imported, model.context_length, spelled)
         if template is not None and template.is_chat:
             return _encode_learned_chat(model, spelled, template)
         return _encode_turns(model, spelled, template)
@@ -183,7 +187,9 @@ def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]]
     system = list(takewhile(lambda message: message[0] == "system", messages))
     for _, text in system:
         refuse_marks(text, prefix, suffix)
-    head = [token for message in system for token in encode(model, template.message(*message), "messages")]
+    parts = [encode(model, template.message(*message), "messages") for message in system[:1]]
+    parts += [model.tokenizer.encode(template.message(*message)).tolist() for message in system[1:]]
+    head = [token for part in parts for token in part]
     conversation = Conversation(
         model.tokenizer, model.context_length, prefix, suffix, template, _checked_head(model, head)
     )
@@ -196,6 +202,14 @@ def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]]
         else:
             unanswered.append((role, text))
     return conversation.say_messages(unanswered).tokens
+
+
+def _encode_imported_chat(
+    tokenizer: ForeignTokenizer, context_length: int, messages: Sequence[tuple[str, str]]
+) -> list[int]:
+    system = messages[0][1] if messages[0][0] == "system" else None
+    conversation = TemplateConversation(tokenizer, context_length, system)
+    return conversation.say_messages(messages[system is not None :]).tokens
 
 
 def _encode_turns(model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate | None) -> list[int]:

@@ -12,6 +12,7 @@ from gpt_cli.tokenizer.base import token_sizes as token_sizes
 from gpt_cli.tokenizer.bpe import BPETokenizer as BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer as ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer as CharTokenizer
+from gpt_cli.tokenizer.foreign import ForeignTokenizer as ForeignTokenizer
 from gpt_cli.tokenizer.loader import load_tokenizer as load_tokenizer
 from gpt_cli.tokenizer.stream_decoder import StreamDecoder as StreamDecoder
 from gpt_cli.tokenizer.trainer import train_tokenizer as train_tokenizer

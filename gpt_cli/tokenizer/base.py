@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """`char`, `byte` or `bpe`."""
+        """`char`, `byte`, `bpe` or `hf`."""
 
     @property
     @abstractmethod
@@ -40,6 +40,16 @@ class Tokenizer(Protocol):
     @abstractmethod
     def eot_id(self) -> int | None:
         """The id that separates documents; None if the vocabulary has none."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The ids at which a generated text ends."""
+        return frozenset() if self.eot_id is None else frozenset({self.eot_id})
+
+    @property
+    def begin_ids(self) -> tuple[int, ...]:
+        """The ids that stand before each text, such as a begin token."""
+        return ()
 
     @property
     @abstractmethod
@@ -58,6 +68,22 @@ class Tokenizer(Protocol):
         """`encode` of UTF-8."""
         return self.encode(data.decode(), allow_special=allow_special)
 
+    def encode_prompt(self, text: str) -> Ids:
+        """The ids of `text` as a prompt: with what the tokenizer puts around a text. Raises as `encode` does."""
+        return self.encode(text)
+
+    def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
+        """((N,) ids of `text` as a prompt, (N + 1,) offsets in its UTF-8 at which each begins, and its length).
+
+        A character that takes several tokens belongs to the last of them. Raises as `encode` does.
+        """
+        ids = self.encode_prompt(text)
+        if self.unk_id is not None:  # one id per character
+            lengths = np.array([len(character.encode()) for character in text], dtype=np.int64)
+        else:
+            lengths = token_sizes(self)[ids, 0]
+        return ids, np.concatenate([[0], lengths.cumsum()])
+
     @abstractmethod
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
         """The text of `ids`. Special tokens become their text; invalid UTF-8 and unknown characters become U+FFFD.
@@ -71,6 +97,15 @@ class Tokenizer(Protocol):
 
         Raises UserError for an id outside the vocabulary.
         """
+
+    @property
+    def is_incremental(self) -> bool:
+        """True if a generated text is the concatenation of the `streamed_bytes` of its tokens."""
+        return True
+
+    def streamed_bytes(self, token: int) -> bytes:
+        """The bytes of one token of a generated text. Raises as `token_bytes` does."""
+        return self.token_bytes(token) or self.decode([token]).encode()
 
     @abstractmethod
     def unknown_characters(self, text: str) -> list[str]:

@@ -13,14 +13,16 @@ _KINDS: dict[type, str] = {dict: "an object", list: "an array", str: "a string"}
 _PATTERNS = {rule.published: pattern for pattern, rule in RULES.items()}
 
 # Settings that change the ids of a text or lose some of it; they must be off.
+_FLAGS = ("single_word", "lstrip", "rstrip")
 _MUST_BE_OFF = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
-def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary of a parsed tokenizer.json. All added tokens become special tokens.
+def read_vocabulary(file: Mapping[str, Any], *, strict: bool = True) -> Vocabulary:
+    """The vocabulary of a parsed tokenizer.json whose added tokens are special ones.
 
-    Raises ValueError for a file that is damaged, that loses text (a normalizer, a prefix space), or that is no
-    byte-level BPE with a known split pattern.
+    Raises ValueError for a file that is damaged, or that is no byte-level BPE with a known split pattern: one that
+    changes the text (a normalizer, a prefix space) or, where `strict`, has a post-processor, or added tokens that are
+    ordinary ones or take white space with them.
     """
     model = _field(file, "model", dict)
     if model.get("type", "BPE") != "BPE":
@@ -30,6 +32,8 @@ def read_vocabulary(file: Mapping[str, Any]) -> Vocabulary:
     for setting in _MUST_BE_OFF:
         if model.get(setting):
             raise ValueError(f"it needs {setting} ({model[setting]!r}), which is not supported")
+    if strict:
+        _refuse_unknown_parts(file)
     added = _read_added_tokens(file)
     ids = {spelling: _id(i, spelling) for spelling, i in _field(model, "vocab", dict).items()}
     for content, i in added.items():
@@ -58,6 +62,17 @@ def read_gpt2_files(encoder: Mapping[str, Any], merges: str) -> Vocabulary:
     end = [{"content": END_OF_TEXT, "id": encoder[END_OF_TEXT]}] if END_OF_TEXT in encoder else []
     model = {"vocab": encoder, "merges": lines}
     return read_vocabulary({"added_tokens": end, "pre_tokenizer": _pre_tokenizer("gpt2"), "model": model})
+
+
+def _refuse_unknown_parts(file: Mapping[str, Any]) -> None:
+    """Raise ValueError for what a `Vocabulary` does not have: a post-processor, or flags of added tokens."""
+    processor = file.get("post_processor")
+    if processor is not None and not (isinstance(processor, dict) and processor.get("type") == "ByteLevel"):
+        raise ValueError("its post-processor puts tokens around a text")
+    for token in _field({"added_tokens": [], **file}, "added_tokens", list):
+        flags = token if isinstance(token, dict) else {}
+        if flags.get("special", True) is not True or any(flags.get(flag) for flag in _FLAGS):
+            raise ValueError(f"its added token {flags.get('content')!r:.80} is an ordinary one, or has flags")
 
 
 def _read_added_tokens(file: Mapping[str, Any]) -> dict[str, int]:

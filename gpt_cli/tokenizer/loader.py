@@ -8,11 +8,12 @@ from typing import Any
 from gpt_cli.errors import UserError
 from gpt_cli.files import read_file
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer import byte, char
+from gpt_cli.tokenizer import byte, char, foreign
 from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer
+from gpt_cli.tokenizer.hf_directory import read_hf_directory
 from gpt_cli.tokenizer.hf_tokenizer import read_gpt2_files, read_vocabulary
 from gpt_cli.tokenizer.tiktoken_file import is_tiktoken, read_tiktoken
 
@@ -69,7 +70,21 @@ def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
     file = _load_json(text)
     if file and all(type(value) is int for value in file.values()):
         return BPETokenizer(read_gpt2_files(file, _read_sibling(path)))
-    return _parse_json(file)
+    try:
+        return _parse_json(file)
+    except ValueError as error:
+        if (tokenizer := _read_lossless(path.parent, text)) is None:
+            raise error from None
+        return tokenizer
+
+
+def _read_lossless(directory: Path, text: str) -> Tokenizer | None:
+    """The tokenizer of a file that is no BPE of ours, if it loses no text; None if it would, or is none."""
+    try:
+        tokenizer = read_hf_directory(directory, text)
+    except ValueError:
+        return None
+    return tokenizer if tokenizer.is_lossless else None
 
 
 def _read_sibling(path: Path) -> str:
@@ -90,6 +105,8 @@ def _parse_json(file: dict[str, Any]) -> Tokenizer:
             return CharTokenizer(characters, has_unknown=True)
         case {"format": byte.FORMAT, **rest} if not rest:
             return ByteTokenizer()
+        case {"format": foreign.FORMAT}:
+            return foreign.parse_foreign(file)
         case {"format": name}:
             raise ValueError(f"its format is {name!r}, or it has fields that this format has not")
         case {"model": _}:

@@ -15,7 +15,7 @@ from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
 from gpt_cli.corpus.decoding import Notify
 from gpt_cli.corpus.readers import Stream, TextFile
 from gpt_cli.corpus.scan import CorpusStats, scan
-from gpt_cli.corpus.segments import batches, encode_segments, encode_stream
+from gpt_cli.corpus.segments import CutRule, batches, encode_segments, encode_stream
 from gpt_cli.corpus.split import SPLITS, Chunk, SplitPlan, iter_chunks
 from gpt_cli.errors import UserError
 from gpt_cli.literals import Pattern
@@ -65,7 +65,7 @@ def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 
             return {}
         split_texts: dict[str, str] = {}
         chunks = iter_chunks(text, borders, actual, end_lines=end_lines)
-        for batch in batches(chunks, None, end_lines=end_lines):
+        for batch in batches(chunks, CutRule(), end_lines=end_lines):
             for segment in batch.segments:
                 end = END if segment.append_eot and not end_lines else ""
                 split_texts[batch.split] = split_texts.get(batch.split, "") + segment.text + end
@@ -278,7 +278,7 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
             return
         ids: list[int] = []
         for batch in batches(
-            iter_chunks(text, borders, actual, end_lines=False), bpe.vocabulary.pattern, end_lines=False
+            iter_chunks(text, borders, actual, end_lines=False), CutRule(bpe.vocabulary.pattern), end_lines=False
         ):  # type: ignore[attr-defined]
             texts = [segment.data for segment in batch.segments]
             eot_flags = [segment.append_eot for segment in batch.segments]
@@ -336,9 +336,9 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
             for number, text_block in enumerate(blocks)
             for is_last in [number + 1 == len(blocks)]
         ]
-        cut_batches = list(batches(chunks, pattern, end_lines=False, special=SPACED_TOKENS))
+        cut_batches = list(batches(chunks, CutRule(pattern, SPACED_TOKENS), end_lines=False))
         patch.setattr(segments_module, "LONGEST_WORD", longest_word)
-        forced_batches = list(batches(chunks, pattern, end_lines=False, special=SPACED_TOKENS))
+        forced_batches = list(batches(chunks, CutRule(pattern, SPACED_TOKENS), end_lines=False))
     expected_ids = bpe.encode(text, allow_special=True).tolist()
     texts = [segment.text for batch in cut_batches for segment in batch.segments]
     assert "".join(texts) == text

@@ -204,7 +204,7 @@ def test_a_text_that_has_ended_or_was_stopped_costs_nothing_and_leaves_the_other
     session.stop(0)
     assert [row[1] for row in first_steps + session.decode(35)] == list(full_texts[1])
     end_token = full_texts[0][7]
-    session = decoder.start([[1]], [1], TokenChoice(1.0, end_of_text=end_token))
+    session = decoder.start([[1]], [1], TokenChoice(1.0, end_tokens=(end_token,)))
     tokens = [token for (token,) in session.decode(40)]
     assert tokens == list(full_texts[0][: full_texts[0].index(end_token) + 1])
     assert session.decode(5) == []

@@ -76,7 +76,7 @@ def test_texts_of_a_batch_end_by_themselves_and_the_last_of_them_ends_the_batch(
     free = NativeDecoder(weights, format="int8")
     end = 3
     decoder = NativeDecoder(weights, format="int8", threads=threads)
-    writing = decoder.start([[1]] * 40, list(range(40)), TokenChoice(1.0, end_of_text=end))
+    writing = decoder.start([[1]] * 40, list(range(40)), TokenChoice(1.0, end_tokens=(end,)))
     steps = [step for size in (1, 60, 939) for step in writing.decode(size)]
     together = list(zip(*steps, strict=True))
     lengths = []

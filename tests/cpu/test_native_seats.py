@@ -18,7 +18,7 @@ CHOICES = [
     TokenChoice(1.0),
     TokenChoice(0.0),
     TokenChoice(0.7, top_k=5, banned_tokens=(3,)),
-    TokenChoice(1.3, top_p=0.8, end_of_text=4),
+    TokenChoice(1.3, top_p=0.8, end_tokens=(4, 9)),
     TokenChoice(1.0, min_p=0.1, top_k=9),
 ]
 MODEL = weights_of(make_model(n_layer=2))
@@ -87,8 +87,8 @@ def test_a_text_is_the_same_whoever_joins_and_leaves_beside_it(
                     token = expected[i][0][len(written[i])]
                     seats[i].accept(token)
                 written[i].append(token)
-            end = visits[i]["choice"].end_of_text
-            if written[i] and (len(written[i]) == visits[i]["stays"] or written[i][-1] == end):
+            ends = visits[i]["choice"].end_tokens
+            if written[i] and (len(written[i]) == visits[i]["stays"] or written[i][-1] in ends):
                 del seats[i]
     assert written == [tokens for tokens, _ in expected]
     for i, logits in enumerate(logit_rows):

@@ -22,7 +22,7 @@ static void write_texts(Model *model) {
     int32_t *tokens = calloc((size_t)(n * steps), sizeof *tokens);
     float *logits = calloc((size_t)(n * steps) * (size_t)v, sizeof *logits);
     if (!session || !tokens || !logits) abort();
-    if (gpt_write(session, steps, -1, tokens, logits) != steps) abort();
+    if (gpt_write(session, steps, tokens, logits) != steps) abort();
     give_block(tokens, (size_t)(n * steps) * sizeof *tokens);
     give_block(logits, (size_t)(n * steps) * (size_t)v * sizeof *logits);
     gpt_end(session);

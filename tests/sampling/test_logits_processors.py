@@ -138,8 +138,8 @@ def test_forbidding_every_token_is_refused() -> None:
 
 
 def test_the_text_does_not_end_before_min_new_tokens() -> None:
-    assert apply_rule(MinNewTokens(2, 3), [0, 1], [1.0] * V)[2] == -math.inf
-    assert apply_rule(MinNewTokens(2, 3), [0, 1, 0], [1.0] * V) == [1.0] * V
+    assert apply_rule(MinNewTokens((2,), 3), [0, 1], [1.0] * V)[2] == -math.inf
+    assert apply_rule(MinNewTokens((2,), 3), [0, 1, 0], [1.0] * V) == [1.0] * V
     model = make_model(262)
     model.head.weight.data.zero_()
     bias = ((BPE.eot_id or 0, 50.0),)
@@ -273,7 +273,7 @@ def test_bias_and_least_length_equal_those_of_transformers() -> None:
     )
     assert torch.equal(LogitBias(bias, 40, CPU).apply(RANDOM), expected)
     hf_processor = transformers.MinNewTokensLengthLogitsProcessor(28, 4, 5)  # 2 of 4 new tokens are there
-    rule = MinNewTokens(5, 4)
+    rule = MinNewTokens((5,), 4)
     rule.accept([0])
     rule.accept([0])
     assert torch.equal(rule.apply(RANDOM), hf_processor(TEXTS, RANDOM))

@@ -19,9 +19,7 @@ def decode_with_logits(session: NativeSession, steps: int) -> tuple[list[list[in
     """The tokens that `session.decode` returns, and the (steps, B, V) logits that they were chosen from."""
     tokens = np.empty((steps, session._batch), np.int32)
     logits = np.empty((steps, session._batch, session._decoder.weights.vocab_size), np.float32)
-    n_steps = session._library.gpt_write(
-        session.handle.pointer, steps, session._end_of_text, address(tokens), address(logits)
-    )
+    n_steps = session._library.gpt_write(session.handle.pointer, steps, address(tokens), address(logits))
     return tokens[:n_steps].tolist(), logits
 
 

@@ -557,17 +557,20 @@ def test_a_file_that_would_lose_text_or_contradicts_itself_is_refused(
         load_tokenizer(path)
 
 
-def test_added_tokens_of_every_sort_are_special_and_never_come_from_text(tmp_path: Path) -> None:
+def test_added_tokens_that_are_not_special_come_from_text_and_special_ones_only_where_asked(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added_tokens = [
-        {"id": 259, "content": "<|endoftext|>", "special": True},
-        {"id": 260, "content": "dab", "special": False},
+        {"id": 259, "content": "<|endoftext|>", "special": True, **flags},
+        {"id": 260, "content": "dab", "special": False, **flags},
     ]
     path.write_text(edited_json({"added_tokens": added_tokens}), encoding="utf-8")
     tokenizer = load_tokenizer(path)
     assert tokenizer.vocab_size == 261
-    assert 260 not in tokenizer.encode("dabdab dab").tolist()
-    assert tokenizer.decode([260]) == "dab"
+    assert tokenizer.encode("dabdab dab").tolist() == [260, 260, *tokenizer.encode(" ").tolist(), 260]
+    assert tokenizer.token_bytes(260) == b"dab"
+    assert 259 not in tokenizer.encode("a<|endoftext|>").tolist()
+    assert 259 in tokenizer.encode("a<|endoftext|>", allow_special=True).tolist()
 
 
 def test_gpt2s_pattern_may_be_spelled_out(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("data.messages_key",), "data.format", ("chat",)),
     (("data.prompt_end", "data.completion_end", "data.loss_on"), "data.format", ("pairs", "chat")),
     (("data.too_long",), "data.format", ("pairs", "chat", "labelled")),
-    (("tokenizer.pattern", "tokenizer.train_bytes", "tokenizer.allow_special"), "tokenizer.kind", ("bpe",)),
+    (("tokenizer.pattern", "tokenizer.train_bytes"), "tokenizer.kind", ("bpe",)),
+    (("tokenizer.allow_special",), "tokenizer.kind", ("bpe", "hf")),
     (
         ("model.rope_theta", "model.rope_scaling", "model.rope_rounding"),
         "model.position",

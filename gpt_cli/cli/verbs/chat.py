@@ -57,6 +57,7 @@ def chat(
     from gpt_cli.cli.repl import Repl
     from gpt_cli.config.template import TurnTemplate
     from gpt_cli.run.open_checkpoint import open_checkpoint
+    from gpt_cli.sampling.chat_template import TemplateConversation, imported_template
     from gpt_cli.sampling.conversation import Conversation
     from gpt_cli.sampling.sampling_params import with_learned_end
 
@@ -70,13 +71,17 @@ def chat(
     sampling = opts.sampling_params(defaults, seed, options)
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
     context, turns = saved.config.model.context_length, TurnTemplate.of(saved.config.data)
-    head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
     refuse_unknown(saved.tokenizer, {"--prefix": before, "--suffix": between})
     note_unknown_stops(saved.tokenizer, sampling.stop)
     generator = open_generator(saved, device, engine, weights, rows=1)
     generator.require(sampling)
     generator.warm_up()
-    conversation = Conversation(saved.tokenizer, context, before, between, turns, head, system)
+    imported = imported_template(saved.config, saved.tokenizer)
+    if imported is not None and not (before or between):
+        conversation: Conversation | TemplateConversation = TemplateConversation(imported, context, system)
+    else:
+        head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
+        conversation = Conversation(saved.tokenizer, context, before, between, turns, head, system)
     drawn = "" if sampling.beams is not None else f", seed {sampling.seed}"
     note(f"{path}, step {saved.step:,}{drawn}")
     if sys.stdin is not None and sys.stdin.isatty():

@@ -139,7 +139,7 @@ def score(
 def _encode(tokenizer: "Tokenizer", name: str, text: str) -> "Ids":
     """The token ids of the text called `name`, which a RequestError about what the vocabulary lacks names."""
     try:
-        return tokenizer.encode(text)
+        return tokenizer.encode_prompt(text)
     except RequestError as error:
         error.where = error.where or name
         raise

@@ -200,7 +200,7 @@ def _config(
         raise RequestError(f"{option} is only for --kind bpe: a {kind} vocabulary {reason}")
     if train_bytes is not None and (kind != "bpe" or file is not None):
         raise RequestError("--train-bytes is only for a BPE that is learned")
-    if allow_special and kind != "bpe":
+    if allow_special and kind not in ("bpe", "hf"):
         raise RequestError(f"--allow-special is only for --kind bpe: a {kind} vocabulary has no special token")
     if kind != "char" and (unknown, min_count) != ("error", 1):
         raise RequestError(f"--unknown and --min-count are only for --kind char: a {kind} vocabulary knows every text")

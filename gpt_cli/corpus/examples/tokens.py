@@ -42,8 +42,11 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], c
     ids = [np.zeros(0, dtype=np.uint32)]
     kinds = [np.zeros(0, dtype=np.uint8)]
     starts = [0]
+    begin = np.array(tokenizer.begin_ids, dtype=np.uint32)
     for example in examples:
-        size = starts[-1]
+        ids.append(begin)
+        kinds.append(np.full(len(begin), PROMPT, dtype=np.uint8))
+        size = starts[-1] + len(begin)
         for prompt, completion in example.turns:
             for text, kind in ((prompt, PROMPT), (completion, COMPLETION)):
                 ids.append(encode_member(tokenizer, text, example.where))

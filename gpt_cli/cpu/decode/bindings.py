@@ -50,7 +50,8 @@ class Sampling(ctypes.Structure):  # Sampling in sampling.h
         ("log_min_p", ctypes.c_float),
         ("use_min_p", ctypes.c_int32),
         ("n_banned", ctypes.c_int32),
-        ("banned_tokens", ctypes.c_void_p),
+        ("n_ends", ctypes.c_int32),
+        ("token_lists", ctypes.c_void_p),
     ]
 
 
@@ -60,12 +61,12 @@ _FUNCTIONS = {
     "gpt_close": (None, (_POINTER,)),
     "gpt_begin": (_POINTER, (_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER)),
     "gpt_end": (None, (_POINTER,)),
-    "gpt_write": (_INT, (_POINTER, _INT, _INT, _POINTER, _POINTER)),
+    "gpt_write": (_INT, (_POINTER, _INT, _POINTER, _POINTER)),
     "gpt_stop": (None, (_POINTER, _INT)),
     "gpt_score": (None, (_POINTER, _POINTER, _INT, _POINTER)),
     "gpt_open_batch": (_POINTER, (_POINTER,)),
     "gpt_close_batch": (None, (_POINTER,)),
-    "gpt_join": (_POINTER, (_POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _INT, _INT)),
+    "gpt_join": (_POINTER, (_POINTER, _POINTER, _INT, _INT, _POINTER, _INT, _INT)),
     "gpt_leave": (None, (_POINTER,)),
     "gpt_seat_logits": (_POINTER, (_POINTER,)),
     "gpt_accept": (None, (_POINTER, _INT)),

@@ -97,7 +97,7 @@ void gpt_end(Session *session) {
     }
     for (int i = 0; session->workspaces && i < session->n_workspaces; i++) free(session->workspaces[i].memory);
     free(session->workspaces), free(session->sequences), free(session->caches), free(session->logits), free(session->heap_scratch);
-    free((void *)session->sampling.banned_tokens), free(session);
+    free_token_lists(&session->sampling), free(session);
 }
 
 /* A session of `n` sequences with prompts of lengths[i] tokens (1 to context_length), concatenated in `prompts`. NULL: out of
@@ -108,17 +108,15 @@ Session *gpt_begin(Model *m, int32_t n, const int32_t *prompts, const int32_t *l
     Session *session = alloc_zeroed(sizeof *session);
     if (!session) return NULL;
     session->model = m, session->sampling = *sampling, session->n = n;
-    int32_t *banned_tokens = alloc_zeroed((size_t)sampling->n_banned * sizeof *banned_tokens);
-    session->sampling.banned_tokens = banned_tokens;
+    bool fits = copy_token_lists(&session->sampling);
     size_t v = session->logits_stride = padded(net->vocab_size, PANEL);
     session->n_workspaces = m->pool.n_workers + 1;
     session->workspaces = alloc_zeroed(session->n_workspaces * sizeof *session->workspaces);
     session->sequences = alloc_zeroed(n * sizeof *session->sequences);
     session->logits = alloc_zeroed(n * v * sizeof(float)), session->heap_scratch = alloc_zeroed(n * v * sizeof(float));
     session->caches = alloc_zeroed(n * cache_bytes(m));
-    bool fits = banned_tokens && session->workspaces && session->sequences && session->caches && session->logits && session->heap_scratch;
+    fits = fits && session->workspaces && session->sequences && session->caches && session->logits && session->heap_scratch;
     for (int i = 0; fits && i <= (use_data_parallel(m, n) ? m->pool.n_workers : 0); i++) fits = alloc_workspace(&session->workspaces[i], m);
-    if (fits && sampling->n_banned) memcpy(banned_tokens, sampling->banned_tokens, (size_t)sampling->n_banned * sizeof *banned_tokens);
     session->shared_prompt = n > 1;
     const int32_t *prompt = prompts;
     for (int i = 0; fits && i < n; i++, prompt += lengths[i - 1]) {
@@ -152,11 +150,10 @@ static void decode_lockstep(DecodeCall *w) {
 }
 
 /* Write `steps` tokens of each text into `tokens` (steps, n), and where it is not NULL the logits that they were
-   chosen from into `logits` (steps, n, V). A text ends with `end_of_text` (-1: never); with all of them ended this
-   returns early. Returns the steps made. */
-int32_t gpt_write(Session *session, int32_t steps, int32_t end_of_text, int32_t *tokens, float *logits) {
+   chosen from into `logits` (steps, n, V). With all texts ended this returns early. Returns the steps made. */
+int32_t gpt_write(Session *session, int32_t steps, int32_t *tokens, float *logits) {
     Model *m = session->model;
-    DecodeCall w = {.session = session, .steps = steps, .end_of_text = end_of_text, .tokens = tokens, .logits = logits};
+    DecodeCall w = {.session = session, .steps = steps, .tokens = tokens, .logits = logits};
     bool divided = use_data_parallel(m, session->n) && session->workspaces[m->pool.n_workers].memory; /* workers may be fewer than asked for */
     while (w.first < steps && any_active(session, 0, session->n)) {
         if (session->shared_prompt || !divided) {

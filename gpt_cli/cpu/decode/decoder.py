@@ -131,18 +131,17 @@ class NativeSession:
         self._decoder = decoder
         self._library = decoder._library
         self._batch = len(prompts)
-        self._end_of_text = -1 if choice.end_of_text is None else choice.end_of_text
-        settings, banned_tokens = settings_of(choice)
+        settings, token_lists = settings_of(choice)
         low = np.array([seed & 0xFFFFFFFF for seed in seeds], np.uint32)
         pointer = self._library.gpt_begin(
             decoder._model.pointer, self._batch, address(ids), address(lengths), address(low), ctypes.byref(settings)
         )
-        del banned_tokens  # the session has a copy
+        del token_lists  # the session has a copy
         self.handle = Handle(pointer, self._library.gpt_end)
 
     def decode(self, steps: int) -> list[list[int]]:
         tokens = np.empty((steps, self._batch), np.int32)
-        n_steps = self._library.gpt_write(self.handle.pointer, steps, self._end_of_text, address(tokens), None)
+        n_steps = self._library.gpt_write(self.handle.pointer, steps, address(tokens), None)
         columns: list[list[int]] = tokens[:n_steps].tolist()
         return columns
 
@@ -152,14 +151,15 @@ class NativeSession:
 
 def settings_of(choice: TokenChoice) -> tuple[Sampling, Array]:
     """`choice` as a C struct, and the array that it points into."""
-    banned_tokens = np.array(choice.banned_tokens, np.int32)
+    token_lists = np.array([*choice.banned_tokens, *choice.end_tokens], np.int32)
     settings = Sampling(
         temperature=0.0 if choice.greedy else choice.temperature,
         top_k=choice.top_k or 0,
         top_p=choice.top_p or 0.0,
         log_min_p=0.0 if choice.min_p is None else float(np.log(choice.min_p)),
         use_min_p=choice.min_p is not None,
-        n_banned=len(banned_tokens),
-        banned_tokens=address(banned_tokens),
+        n_banned=len(choice.banned_tokens),
+        n_ends=len(choice.end_tokens),
+        token_lists=address(token_lists),
     )
-    return settings, banned_tokens
+    return settings, token_lists

@@ -59,5 +59,5 @@ class NumpySession:
             del window[: context // 2]
             cache.length = 0
         window.append(token)
-        self._ended[text] = token == self._choice.end_of_text
+        self._ended[text] = token in self._choice.end_tokens
         return token

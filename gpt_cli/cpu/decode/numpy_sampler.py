@@ -23,7 +23,7 @@ class TokenChoice:
     top_p: float | None = None
     min_p: float | None = None
     banned_tokens: tuple[int, ...] = ()
-    end_of_text: int | None = None
+    end_tokens: tuple[int, ...] = ()
 
     @property
     def greedy(self) -> bool:

@@ -5,9 +5,26 @@ typedef struct { /* parameters; 0 is off */
     int32_t top_k;
     double top_p;
     float log_min_p; /* 0 is off: ln 1 keeps all that are as likely as the likeliest, and says nothing */
-    int32_t use_min_p, n_banned;
-    const int32_t *banned_tokens; /* (n_banned,) */
+    int32_t use_min_p, n_banned, n_ends;
+    const int32_t *token_lists; /* (n_banned + n_ends,): tokens that are never sampled, then those that end a sequence */
 } Sampling;
+
+/* Have `copy` own its lists, which `free_token_lists` releases. False: out of memory. */
+static bool copy_token_lists(Sampling *copy) {
+    size_t bytes = ((size_t)copy->n_banned + copy->n_ends) * sizeof *copy->token_lists;
+    int32_t *lists = alloc_zeroed(bytes);
+    if (lists && bytes) memcpy(lists, copy->token_lists, bytes);
+    copy->token_lists = lists;
+    return lists;
+}
+
+static void free_token_lists(Sampling *copy) { free((void *)copy->token_lists); }
+
+static bool ends_sequence(const Sampling *sampling, int32_t token) {
+    for (int i = 0; i < sampling->n_ends; i++)
+        if (sampling->token_lists[sampling->n_banned + i] == token) return true;
+    return false;
+}
 
 /* The Mersenne Twister (Matsumoto and Nishimura, 1998), torch's generator on a CPU. */
 static void seed_mt(Sequence *s, uint32_t seed) {
@@ -89,7 +106,7 @@ static int argmax(const float *x, int n) {
    is the definition. */
 static int sample_token(float *logits, int n, const Sampling *sampling, const float *noise, float *heap) {
     for (int i = n; i % LANES; i++) logits[i] = -INFINITY;
-    for (int i = 0; i < sampling->n_banned; i++) logits[sampling->banned_tokens[i]] = -INFINITY;
+    for (int i = 0; i < sampling->n_banned; i++) logits[sampling->token_lists[i]] = -INFINITY;
     if (sampling->temperature > 0) {
         for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= sampling->temperature;
         if (sampling->top_k > 0 || (sampling->top_p > 0 && sampling->top_p < 1)) {

@@ -10,7 +10,7 @@ typedef struct Seat {
     Sequence sequence;
     Sampling sampling;
     const Model *model;
-    int32_t logits_mode, end_of_text, remaining; /* remaining: of max_new_tokens */
+    int32_t logits_mode, remaining; /* remaining: of max_new_tokens */
     bool has_logits; /* its logits were computed in this step */
     float *logits, *heap, *kept_logits; /* (V padded) each */
 } Seat;
@@ -41,27 +41,26 @@ ContinuousBatch *gpt_open_batch(Model *m) {
 void gpt_leave(Seat *seat) {
     if (!seat) return;
     free(seat->sequence.tokens), free(seat->sequence.cache), free(seat->sequence.noise);
-    free(seat->logits), free(seat->heap), free(seat->kept_logits), free((void *)seat->sampling.banned_tokens), free(seat);
+    free(seat->logits), free(seat->heap), free(seat->kept_logits), free_token_lists(&seat->sampling), free(seat);
 }
 
 /* A sequence with a prompt of `length` tokens (1 to context_length). NULL: out of memory. */
 Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t seed, const Sampling *sampling,
-               int32_t end_of_text, int32_t logits_mode, int32_t max_new_tokens) {
+               int32_t logits_mode, int32_t max_new_tokens) {
     Seat *seat = alloc_zeroed(sizeof *seat);
     if (!seat) return NULL;
-    size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float), banned_bytes = sampling->n_banned * sizeof(int32_t);
-    int32_t *banned_tokens = alloc_zeroed(banned_bytes);
-    seat->model = m, seat->sampling = *sampling, seat->sampling.banned_tokens = banned_tokens;
-    seat->logits_mode = logits_mode, seat->end_of_text = end_of_text, seat->remaining = max_new_tokens;
+    size_t v = padded(m->net.vocab_size, PANEL) * sizeof(float);
+    seat->model = m, seat->sampling = *sampling;
+    bool fits = copy_token_lists(&seat->sampling);
+    seat->logits_mode = logits_mode, seat->remaining = max_new_tokens;
     Sequence *s = &seat->sequence;
     s->tokens = alloc_zeroed(m->net.context_length * sizeof *s->tokens);
     s->cache = alloc_zeroed(cache_bytes(m)), s->noise = alloc_zeroed(v);
     seat->logits = alloc_zeroed(v), seat->heap = alloc_zeroed(v), seat->kept_logits = alloc_zeroed(logits_mode ? v : 1);
-    if (!banned_tokens || !s->tokens || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->kept_logits) {
+    if (!fits || !s->tokens || !s->cache || !s->noise || !seat->logits || !seat->heap || !seat->kept_logits) {
         gpt_leave(seat);
         return NULL;
     }
-    memcpy(banned_tokens, sampling->banned_tokens, banned_bytes);
     memcpy(s->tokens, prompt, length * sizeof *s->tokens);
     s->active = true, s->length = length;
     seed_mt(s, seed);
@@ -117,7 +116,7 @@ static void sample_seats(const BatchStep *r, int step, int begin, int end) {
         if (seat->sampling.temperature > 0) draw_gumbel(s, v, s->noise);
         *token = sample_token(seat->logits, v, &seat->sampling, s->noise, seat->heap);
         append_token(seat->model, s, *token);
-        if (*token == seat->end_of_text || !--seat->remaining) s->active = false;
+        if (ends_sequence(&seat->sampling, *token) || !--seat->remaining) s->active = false;
     }
 }
 

@@ -34,7 +34,7 @@ class Seat:
     ) -> None:
         decoder = batch.decoder
         ids = np.asarray(prompt[-decoder.weights.config.context_length :], np.int32)
-        settings, banned_tokens = settings_of(choice)
+        settings, token_lists = settings_of(choice)
         self._library, self._vocab_size = decoder._library, decoder.weights.vocab_size
         self.keeps_logits, self.caller_samples = keep_logits or caller_samples, caller_samples
         pointer = self._library.gpt_join(
@@ -43,11 +43,10 @@ class Seat:
             len(ids),
             seed & 0xFFFFFFFF,
             ctypes.byref(settings),
-            -1 if choice.end_of_text is None else choice.end_of_text,
             _CALLER_SAMPLES if caller_samples else _LOGITS_KEPT if keep_logits else _LOGITS_DROPPED,
             min(max_new_tokens, _ENDLESS),
         )
-        del banned_tokens  # the seat has a copy
+        del token_lists  # the seat has a copy
         self._batch = batch  # whose model it points into
         self.handle = Handle(pointer, self._library.gpt_leave)
 

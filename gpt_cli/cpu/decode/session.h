@@ -69,7 +69,7 @@ static void sample_tokens(void *context, int begin, int end) {
 
 typedef struct { /* the arguments of gpt_write */
     Session *session;
-    int32_t first, steps, end_of_text, *tokens; /* steps first ... steps - 1 */
+    int32_t first, steps, *tokens; /* steps first ... steps - 1 */
     float *logits;
     _Atomic int32_t made; /* steps with an active sequence */
 } DecodeCall;
@@ -80,13 +80,13 @@ static bool any_active(const Session *session, int begin, int end) {
     return false;
 }
 
-/* Write out the tokens sampled in a step; end-of-text ends a sequence. */
+/* Write out the tokens sampled in a step; an end token ends its sequence. */
 static void record_tokens(const DecodeCall *w, int step, int begin, int end) {
     const Session *session = w->session;
     for (int i = begin; i < end; i++) {
         Sequence *s = &session->sequences[i];
         int32_t token = w->tokens[(size_t)step * session->n + i] = s->tokens[s->length - 1];
-        if (token == w->end_of_text) s->active = false;
+        if (ends_sequence(&session->sampling, token)) s->active = false;
     }
 }
 

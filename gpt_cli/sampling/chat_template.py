@@ -1,0 +1,159 @@
+"""The chat template of an imported model: Jinja, rendered in a sandbox as Transformers renders it. Without torch.
+
+A template is a program of the model's author. The sandbox (Jinja's `ImmutableSandboxedEnvironment`) gives it the
+messages and the texts of the special tokens, and no way to files, modules or attributes of objects.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gpt_cli.config import Config
+from gpt_cli.config.template import TurnTemplate
+from gpt_cli.errors import RequestError
+from gpt_cli.sampling.conversation import ContextWindow, Turn
+from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
+
+_LONGEST = 1 << 22  # characters of a rendered conversation
+
+
+class _Generation(Extension):
+    """`{% generation %}`, which marks what an assistant wrote: its body is rendered as it is."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class TemplateConversation:
+    """A conversation like `Conversation`, of which the whole is rendered by the model's template at each turn.
+
+    The oldest turns are dropped until it fits; the system message stays. Raises RequestError for a template that is not
+    valid.
+    """
+
+    def __init__(self, tokenizer: ForeignTokenizer, context_length: int, system: str | None = None) -> None:
+        assert tokenizer.chat_template is not None
+        self.system = system
+        self.turns: list[Turn] = []
+        """The transcript: all turns."""
+        self.text = ""
+        """The whole text of prompts and answers."""
+        self._tokenizer, self._context = tokenizer, context_length
+        self._messages: list[tuple[str, str]] = []
+        self._user_text: str | None = None
+        compile_template(tokenizer.chat_template)
+
+    def say(self, user_text: str) -> ContextWindow:
+        """Add the user's turn. Raises RequestError if the template refuses it, with nothing changed."""
+        return self.say_messages([("user", user_text)])
+
+    def say_messages(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
+        """Add (role, text) messages, in their order. Raises as `say`."""
+        window = self._fit([*self._messages, *messages])
+        self._messages = self._messages[window.dropped_turns :] + list(messages)
+        self._user_text = next((text for role, text in reversed(messages) if role == "user"), None)
+        self.text += "".join(f"{role}: {text}\n" for role, text in messages)
+        return window
+
+    def continue_(self) -> ContextWindow:
+        """Let the model continue its last answer, or begin a conversation."""
+        self._user_text = None
+        if not self._messages or self._messages[-1][0] != "assistant":
+            return self._fit(self._messages)
+        window = self._fit(self._messages[:-1])
+        tokens = window.tokens + self._tokenizer.encode(self._messages[-1][1]).tolist()
+        return ContextWindow(tokens[-self._context :], window.dropped_turns, max(0, len(tokens) - self._context))
+
+    def answer(self, text: str, seed: int | None) -> None:
+        """Add the model's turn."""
+        if self._user_text is None and self._messages and self._messages[-1][0] == "assistant":
+            self._messages[-1] = ("assistant", self._messages[-1][1] + text)
+        else:
+            self._messages.append(("assistant", text))
+        self.text += f"assistant: {text}\n"
+        self.turns.append(Turn(self._user_text, text, seed))
+
+    @property
+    def whole_text(self) -> str:
+        """`text`, after the system message."""
+        return self.text if self.system is None else f"system: {self.system}\n{self.text}"
+
+    def reset(self) -> None:
+        self.turns.clear()
+        self._messages.clear()
+        self.text = ""
+
+    def _fit(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
+        dropped = 0
+        while True:
+            tokens = self._encode(messages[dropped:])
+            later = [i for i in range(dropped + 1, len(messages)) if messages[i][0] == "user"]
+            if len(tokens) <= self._context or not later:
+                cut = max(0, len(tokens) - self._context)
+                return ContextWindow(tokens[cut:], dropped, cut)
+            dropped = later[0]
+
+    def _encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        system = [] if self.system is None else [("system", self.system)]
+        return encode_messages(self._tokenizer, [*system, *messages])
+
+
+def imported_template(config: Config, tokenizer: Tokenizer) -> ForeignTokenizer | None:
+    """`tokenizer` if its chat template is that of the run: it has one, and the config spells no turn in another way."""
+    spelled = config.sample.prefix or config.sample.suffix or TurnTemplate.of(config.data) is not None
+    is_imported = isinstance(tokenizer, ForeignTokenizer) and tokenizer.chat_template is not None
+    return tokenizer if is_imported and not spelled else None  # type: ignore[return-value]  # is_imported says so
+
+
+def encode_messages(tokenizer: ForeignTokenizer, messages: Sequence[tuple[str, str]]) -> list[int]:
+    """The ids of (role, text) messages in the tokenizer's chat template, up to where the assistant answers.
+
+    Raises RequestError for a template that is not valid, or that refuses the messages.
+    """
+    assert tokenizer.chat_template is not None
+    template = compile_template(tokenizer.chat_template)
+    spelled = [{"role": role, "content": text} for role, text in messages]
+    special = dict(tokenizer.named)
+    try:
+        pieces = template.generate(messages=spelled, tools=None, documents=None, add_generation_prompt=True, **special)
+        rendered, size = [], 0
+        for piece in pieces:
+            rendered.append(piece)
+            size += len(piece)
+            if size > _LONGEST:
+                raise RequestError(f"the chat template writes more than {_LONGEST:,} characters")
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise RequestError(f"the chat template of this model refuses the messages: {error}") from None
+    return [int(token) for token in tokenizer.encode_chat("".join(rendered))]
+
+
+@cache
+def compile_template(source: str) -> Template:
+    """The template of `source`. Raises RequestError for one that is not valid."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise RequestError(f"the chat template of this model is not valid: {error}") from None
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+def _raise(message: str) -> None:
+    raise TemplateError(message)

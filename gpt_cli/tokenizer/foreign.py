@@ -1,0 +1,295 @@
+"""Somebody else's tokenizer.json, run by Hugging Face's `tokenizers`: its ids are exact whatever the file asks for.
+
+A run keeps the file unchanged inside its own tokenizer.json, with what stands beside it in a model's directory: the
+tokens that begin, end and pad, and the chat template. What needs a view of its own of single tokens is offered where
+the file allows it: their bytes, where its decoder treats each token by itself; encoding long documents in parts, where
+it is a byte-level BPE with one of our patterns. Otherwise a RequestError names what is missing.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as HFTokenizer
+
+from gpt_cli.errors import RequestError
+from gpt_cli.tokenizer.base import Ids, Tokenizer, encode_text, validate_ids
+from gpt_cli.tokenizer.bpe import BPETokenizer
+from gpt_cli.tokenizer.bpe_vocabulary import unicode_to_bytes
+from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
+
+FORMAT = "gpt-hf-1"
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class ForeignTokenizer(Tokenizer):
+    """A tokenizer.json of Hugging Face's library, and what a model's directory says beside it.
+
+    file           the text of the tokenizer.json
+    size           ids, those without a token included: a model may have more rows than its tokenizer has tokens
+    ends           the tokens at which sampling stops; the first one also separates documents
+    named          the texts of special tokens by their name in Transformers: bos_token, eos_token, pad_token, ...
+    chat_template  the source of the Jinja template, if there is one
+    split_special  text that reads like a special token is ordinary text in prompts, too
+
+    Raises ValueError for a file that the library cannot read, that has more ids than `size`, or that draws its ids.
+    """
+
+    file: str
+    size: int
+    ends: tuple[int, ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
+    chat_template: str | None = None
+    split_special: bool = False
+
+    kind: ClassVar[str] = "hf"
+    unk_id: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        table = json.loads(self.file)
+        if table["model"].get("dropout"):
+            raise ValueError("its BPE dropout gives a text other ids each time")
+        tokens = self._hf.get_vocab_size(with_added_tokens=True)
+        largest = max(self._hf.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not tokens or largest >= self.size:
+            raise ValueError(f"it has the id {largest}, and vocab_size is {self.size}")
+        if bad := [token for token in self.ends if not 0 <= token < self.size]:
+            raise ValueError(f"the end token {bad[0]} is outside the vocabulary of {self.size} ids")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.file, self.size, self.ends, self.named, self.chat_template, self.split_special)
+        return ForeignTokenizer, fields  # without the cached properties
+
+    @property
+    def vocab_size(self) -> int:
+        return self.size
+
+    @property
+    def eot_id(self) -> int | None:
+        return self.ends[0] if self.ends else None
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset(self.ends)
+
+    @property
+    def begin_ids(self) -> tuple[int, ...]:
+        return self._surrounding[0]
+
+    def named_id(self, name: str) -> int | None:
+        """The id of a token by its name in Transformers, such as pad_token; None without one."""
+        text = dict(self.named).get(name)
+        return None if text is None else self._hf.token_to_id(text)
+
+    def encode(self, text: str, *, allow_special: bool = False) -> Ids:
+        encode_text(text)
+        if self.core is not None and not allow_special:
+            return self.core.encode(text)
+        return self._ids(self._hf if allow_special else self._hf_split, text, with_surrounding=False)
+
+    def encode_prompt(self, text: str) -> Ids:
+        encode_text(text)
+        return self._ids(self._hf_split if self.split_special else self._hf, text, with_surrounding=True)
+
+    def encode_chat(self, rendered: str) -> Ids:
+        """The ids of the text that the chat template made, which has its own begin and end tokens."""
+        encode_text(rendered)
+        return self._ids(self._hf_split if self.split_special else self._hf, rendered, with_surrounding=False)
+
+    def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
+        encode_text(text)
+        tokenizer = self._hf_spans
+        tokenizer.encode_special_tokens = self.split_special
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        begin, end = self._surrounding
+        sizes = np.array([0, *(len(character.encode()) for character in text)], dtype=np.int64).cumsum()
+        starts = sizes[[start for start, _ in encoding.offsets]]
+        starts = np.maximum.accumulate(np.concatenate([np.zeros(len(begin) + 1, np.int64), starts[1:]]))
+        ids = np.array([*begin, *encoding.ids, *end], dtype=np.uint32)
+        return ids, np.concatenate([starts, np.full(len(ids) + 1 - len(starts), sizes[-1])])[: len(ids) + 1]
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
+        return self._hf.decode(validate_ids(ids, self.size).tolist(), skip_special_tokens=False)
+
+    def decode_shown(self, ids: Sequence[int]) -> str:
+        """The text of `ids` without special tokens, as Transformers' pipelines show it."""
+        return self._hf.decode(validate_ids(ids, self.size).tolist())
+
+    def token_bytes(self, token: int) -> bytes:
+        validate_ids([token], self.size)
+        if self._pieces is None:
+            raise RequestError(
+                f"the decoder of this tokenizer ({self._table['decoder']['type']}) makes text of several tokens"
+                " together, so single tokens have no bytes: training, regular expressions and bits per byte need them"
+            )
+        return self._pieces[token]
+
+    def streamed_bytes(self, token: int) -> bytes:
+        return self.token_bytes(token)  # none for a special one: nobody reads those
+
+    @property
+    def is_incremental(self) -> bool:
+        return bool(self._table["decoder"] and self._table["decoder"]["type"] == "ByteLevel")
+
+    def is_byte_token(self, token: int) -> bool:
+        """True if `token` is one byte of a character that the vocabulary lacks (`<0xE2>`)."""
+        return _BYTE.fullmatch(self._hf.id_to_token(token) or "") is not None
+
+    def unknown_characters(self, text: str) -> list[str]:
+        return []
+
+    def to_json(self) -> str:
+        return self._json
+
+    @property
+    def is_lossless(self) -> bool:
+        """True if every text can be decoded from its ids: no normalizer, no white space that added tokens take away."""
+        stripping = any(token["lstrip"] or token["rstrip"] for token in self._table["added_tokens"])
+        return self._bpe is not None and not stripping
+
+    @property
+    def core(self) -> BPETokenizer | None:
+        """The same ids for text without special tokens, in parts and fast; None if the file is no BPE of ours."""
+        return self._bpe if all(token["special"] for token in self._table["added_tokens"]) else None
+
+    @cached_property
+    def _bpe(self) -> BPETokenizer | None:
+        """The file as a BPE of ours, apart from its added tokens and post-processor; None if it is none."""
+        try:
+            return BPETokenizer(read_vocabulary(self._table, strict=False))
+        except ValueError:
+            return None
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens, which are not shown."""
+        return frozenset(token["id"] for token in self._table["added_tokens"] if token["special"])
+
+    @cached_property
+    def _table(self) -> dict[str, Any]:
+        table: dict[str, Any] = {"added_tokens": [], "decoder": None, **json.loads(self.file)}
+        return table
+
+    @cached_property
+    def _hf(self) -> HFTokenizer:
+        return _open(self.file)
+
+    @cached_property
+    def _hf_split(self) -> HFTokenizer:
+        """The same, with the text of special tokens as ordinary text."""
+        tokenizer = _open(self.file)
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    @cached_property
+    def _hf_spans(self) -> HFTokenizer:
+        """The same without a post-processor, which may leave white space out of the offsets of tokens."""
+        return _open(json.dumps({**json.loads(self.file), "post_processor": None}))
+
+    @staticmethod
+    def _ids(tokenizer: HFTokenizer, text: str, *, with_surrounding: bool) -> Ids:
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=with_surrounding)
+        return np.array(encoding.ids, dtype=np.uint32)
+
+    @cached_property
+    def _surrounding(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What the post-processor puts before and after a text."""
+        alone = self._ids(self._hf, "a", with_surrounding=False).tolist()
+        whole = self._ids(self._hf, "a", with_surrounding=True).tolist()
+        before = next(k for k in range(len(whole) + 1) if whole[k : k + len(alone)] == alone)
+        return tuple(whole[:before]), tuple(whole[before + len(alone) :])
+
+    @cached_property
+    def _pieces(self) -> tuple[bytes, ...] | None:
+        """The bytes of each token inside a text; None if they depend on its neighbours."""
+        decode = _token_decoder(self._table["decoder"])
+        if decode is None:
+            return None
+        spellings = ((i, self._hf.id_to_token(i)) for i in range(self.size))
+        return tuple(b"" if s is None or i in self.special_ids else decode(s) for i, s in spellings)
+
+    @cached_property
+    def _json(self) -> str:
+        settings = {
+            "format": FORMAT,
+            "size": self.size,
+            "ends": self.ends,
+            "named": dict(self.named),
+            "chat_template": self.chat_template,
+            "split_special": self.split_special,
+        }
+        return json.dumps({**settings, "tokenizer": json.loads(self.file)}, ensure_ascii=False)
+
+
+def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:
+    """The tokenizer of a parsed file of FORMAT. Raises ValueError for a damaged one."""
+    match table:
+        case {
+            "format": "gpt-hf-1",
+            "size": int(size),
+            "ends": list(ends),
+            "named": dict(named),
+            "chat_template": None | str() as template,
+            "split_special": bool(split_special),
+            "tokenizer": dict(file),
+            **rest,
+        } if not rest and all(type(token) is int for token in ends):
+            if all(isinstance(text, str) for text in named.values()):
+                text = json.dumps(file, ensure_ascii=False)
+                return ForeignTokenizer(text, size, tuple(ends), tuple(named.items()), template, split_special)
+    raise ValueError(f"its format is {FORMAT!r}, and its fields are not those of this format")
+
+
+def _open(file: str) -> HFTokenizer:
+    """The library's tokenizer, without the padding and truncation of batches. Raises ValueError."""
+    try:
+        tokenizer = HFTokenizer.from_str(file)
+    except Exception as error:  # the library raises nothing more specific
+        raise ValueError(f"the tokenizers library cannot read it: {error}") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def _token_decoder(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:
+    """From the spelling of a token inside a text to its bytes; None if its neighbours matter, too."""
+    if decoder is None:
+        return None
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    replaced: list[tuple[str, str]] = []
+    for step in steps:
+        match step:
+            case {"type": "ByteLevel"} if not replaced:
+                return _byte_level
+            case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
+                replaced.append((pattern, content))
+            case {"type": "Metaspace", "replacement": str(space)}:
+                replaced.append((space, " "))
+            case {"type": "Fuse" | "ByteFallback" | "Strip"}:
+                pass  # Strip takes away what stands at the start of a whole text
+            case _:
+                return None
+    has_bytes = any(step["type"] == "ByteFallback" for step in steps)
+
+    def decode(spelling: str) -> bytes:
+        if has_bytes and (byte := _BYTE.fullmatch(spelling)):
+            return bytes([int(byte[1], 16)])
+        for pattern, content in replaced:
+            spelling = spelling.replace(pattern, content)
+        return spelling.encode()
+
+    return decode
+
+
+def _byte_level(spelling: str) -> bytes:
+    """As the library decodes: what is not spelled in bytes, such as an added token with a space, is text."""
+    try:
+        return unicode_to_bytes(spelling)
+    except ValueError:
+        return spelling.encode()
