@@ -11,6 +11,9 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 TokenizerKind = Literal["char", "byte", "bpe", "hf"]
 """Unit of a token: a character, a byte, a learned run of bytes, or what the tokenizer of an imported model makes."""
 
+SUBWORD_KINDS: tuple[TokenizerKind, ...] = ("bpe", "hf")
+"""The kinds whose tokens stand for any number of characters."""
+
 Pattern = Literal["gpt2", "gpt4", "o200k"]
 """The rule that splits text before BPE merges: see `gpt_cli.tokenizer.pretokenizer`."""
 

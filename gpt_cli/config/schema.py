@@ -53,8 +53,6 @@ class TokenizerConfig(ConfigSection):
             )
         if self.min_count > 1 and self.unknown != "token":
             raise ValueError("tokenizer.min_count folds rare characters into <unk>, so tokenizer.unknown must be token")
-        if self.kind == "hf" and self.file is None:
-            raise ValueError("tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names")
         if self.kind != "bpe" and self.vocab_size is not None:
             raise ValueError(f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has")
         return self

@@ -132,9 +132,9 @@ class TokenizePipeline:
                 return train_tokenizer([self.stats.alphabet], self.config)
             case "char":
                 return train_tokenizer(self._training_text(None), self.config)
-            case "byte":
+            case "byte" | "hf":
                 return train_tokenizer((), self.config)
-            case _:
+            case "bpe":
                 if (share := self._sampled_share) < 1:
                     read = self.config.train_bytes
                     self.note(

@@ -14,6 +14,7 @@ from gpt_cli.config.keys import description, fields, get_key
 from gpt_cli.corpus.sources import refuse_overwriting
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import format_size
+from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
 from gpt_cli.report.confusion_table import ConfusionTable, confusion_table
 from gpt_cli.report.html import check_page, render_page, write_page
@@ -281,7 +282,7 @@ def _model(record: RunRecord) -> Mapping[str, Any]:
 
 def _longest_tokens(record: RunRecord) -> list[str]:
     tokenizer = record.tokenizer
-    if tokenizer.kind != "bpe":
+    if tokenizer.kind not in SUBWORD_KINDS:
         return []
     return [repr_token(tokenizer.token_bytes(token)) for token in longest_tokens(tokenizer, _TOKENS)]
 
@@ -293,5 +294,5 @@ def _sentence(run: ReportRun) -> str:
     duration = f" in {format_duration(float(seconds))}" if isinstance(seconds, int | float) else ""
     device = f" on {record.environment['device']}" if "device" in record.environment else ""
     outcome = run.ending.partition(":")[0]  # the reason is shown below
-    kind = {"char": "characters", "byte": "bytes", "bpe": "BPE tokens"}[record.tokenizer.kind]
+    kind = {"char": "characters", "byte": "bytes", "bpe": "BPE tokens", "hf": "tokens"}[record.tokenizer.kind]
     return f"A GPT of {record.parameters:,} parameters over {kind}; it {outcome}{duration}{device}."

@@ -11,6 +11,7 @@ from gpt_cli.corpus.labelled.prepare_labelled import divide_labelled
 from gpt_cli.corpus.labelled.read_labelled import LabelledText
 from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.vocab_size import COUNTED
+from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.search.text_statistics import ExampleLengths, TextStatistics
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token
 from gpt_cli.terminal.plural import plural
@@ -36,7 +37,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
         reads_others=True,
     )
     kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
-    per_token = estimate_bytes_per_token(beginning, {**values, **fixed}) if kind == "bpe" else 1.0
+    per_token = estimate_bytes_per_token(beginning, {**values, **fixed}) if kind in SUBWORD_KINDS else 1.0
 
     def count(text: str) -> float:
         return len(text) if kind == "char" else len(text.encode()) / per_token
@@ -45,7 +46,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
     tokens = {split: sum(of_split) for split, of_split in lengths.items()}
     unread = 0 if data.format == "labelled" else 1  # the last token of a completion is only predicted
     read = {split: [length - unread for length in of_split] for split, of_split in lengths.items()}
-    longest = max(map(max, read.values())) * (_SPREAD if kind == "bpe" else 1.0)
+    longest = max(map(max, read.values())) * (_SPREAD if kind in SUBWORD_KINDS else 1.0)
     of_source = [members for split, members in splits.items() if split != "val" or not data.val_sources]
     n = len({member.where for members in of_source for member in members})
     return TextStatistics(
@@ -55,7 +56,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
         values=values,
         tokenizer_reason=f"{_explain_task(data, n, n_labels)} {tokenizer_reason}",
         split_reason=_explain_split(data, len(texts["val"]), len(every)),
-        is_exact=kind != "bpe",
+        is_exact=kind not in SUBWORD_KINDS,
         examples=ExampleLengths(read["train"], [count(_first_prompt(one)) for one in splits["train"]], longest),
     )
 

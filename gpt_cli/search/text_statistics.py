@@ -13,7 +13,7 @@ from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import Fingerprint, StageProgress
 from gpt_cli.corpus.split import SPLITS, assign_by_hash
 from gpt_cli.corpus.store import TokenStore
-from gpt_cli.literals import SplitBy
+from gpt_cli.literals import SUBWORD_KINDS, SplitBy
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
 
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
@@ -216,7 +216,7 @@ def _measure_files(
         tokenizer_reason += " Its lines end in a carriage return, and no newline (tr '\\r' '\\n' makes them newlines)."
     kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
     tokens: float = counts.size if kind == "byte" else characters
-    if kind == "bpe":
+    if kind in SUBWORD_KINDS:
         tokens = counts.size / estimate_bytes_per_token(beginning, {**values, **fixed})
     values["sample.prompt"] = "\n" if counts.training_newline else counts.beginning[0][0]
     test_fraction = fixed.get("data.test_fraction", 0.0)
@@ -243,7 +243,7 @@ def _measure_files(
         values=values,
         tokenizer_reason=tokenizer_reason,
         split_reason=split_reason,
-        is_exact=kind != "bpe",
+        is_exact=kind not in SUBWORD_KINDS,
     )
 
 

@@ -17,6 +17,7 @@ from gpt_cli.config.keys import get_key
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.cpu.common.kernel import COMPILING
 from gpt_cli.errors import Notify, RequestError
+from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.model.sizing import is_hidden_matrix, parameter_table
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
@@ -254,7 +255,7 @@ def config_for_budget(config: Config, seconds: float, corpus: Corpus, written: f
         if compiled:
             error.hint = f"start it again: this time it also compiled its C code, once on a machine; or {error.hint}"
         raise
-    is_predicted = config.data.format == "text" and corpus.tokenizer.kind != "bpe"
+    is_predicted = config.data.format == "text" and corpus.tokenizer.kind not in SUBWORD_KINDS
     note("\n".join(explain_choice(choice, predictions, left, is_predicted=is_predicted)))
     if choice.steps >= most_steps(choice.candidate, sizes[0]):
         note("it ends sooner: it would read the text so often that it learned it by heart")
@@ -309,7 +310,7 @@ def _open_candidates(
             values["model.context_length"] = fitting_context(val_tokens, context_length)
         if "train.batch_size" not in written:
             part = config.train.micro_batch_size or 1  # of which a batch is a multiple
-            batch_size //= 2 if config.tokenizer.kind == "bpe" else 1
+            batch_size //= 2 if config.tokenizer.kind in SUBWORD_KINDS else 1
             values["train.batch_size"] = -(-batch_size // part) * part
         if values not in candidates:
             candidates.append(values)

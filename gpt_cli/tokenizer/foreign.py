@@ -9,7 +9,7 @@ it is a byte-level BPE with one of our patterns. Otherwise a RequestError names 
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -41,7 +41,7 @@ class ForeignTokenizer(Tokenizer):
     Raises ValueError for a file that the library cannot read, that has more ids than `size`, or that draws its ids.
     """
 
-    file: str
+    file: str = field(repr=False)
     size: int
     ends: tuple[int, ...] = ()
     named: tuple[tuple[str, str], ...] = ()
@@ -53,6 +53,7 @@ class ForeignTokenizer(Tokenizer):
 
     def __post_init__(self) -> None:
         table = json.loads(self.file)
+        object.__setattr__(self, "file", json.dumps(table, ensure_ascii=False))  # equal files have equal texts
         if table["model"].get("dropout"):
             raise ValueError("its BPE dropout gives a text other ids each time")
         tokens = self._hf.get_vocab_size(with_added_tokens=True)

@@ -43,7 +43,9 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             return _train_char(texts, config)
         case "byte":
             return ByteTokenizer()
-        case _:
+        case "hf":
+            raise RequestError("tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names")
+        case "bpe":
             assert config.vocab_size is not None  # the caller has chosen it
             if config.allow_special:  # the special token needs no merges
                 texts = (part for text in texts for part in text.split(END_OF_TEXT))

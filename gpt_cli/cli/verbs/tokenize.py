@@ -251,7 +251,8 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
 
 
 def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str, Any]:
-    ids = [int(token) for token in tokenizer.encode(text, allow_special=allow_special)]
+    encoded = tokenizer.encode(text, allow_special=True) if allow_special else tokenizer.encode_prompt(text)
+    ids = [int(token) for token in encoded]
     return {"ids": ids, "pieces": [token_json(tokenizer, token)["text"] for token in ids], "bytes": len(text.encode())}
 
 
