@@ -299,6 +299,12 @@ def _padded_positions(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[s
     return {**tensors, key: F.pad(tensors[key], (0, 0, 2, 0))}
 
 
+def _unpadded_positions(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Remove these rows."""
+    key = "model.decoder.embed_positions.weight"
+    return {**tensors, key: tensors[key][2:]}
+
+
 _OPT_LAYER = "model.decoder.layers.{}"
 OPT = Layout(
     "OPTForCausalLM",
@@ -341,6 +347,7 @@ OPT = Layout(
     },
     _padded_positions,
     (materialize_positions, expand_gqa, add_zero_biases),
+    _unpadded_positions,
 )
 
 LAYOUTS = (GPT2, LLAMA, QWEN3, NANOCHAT, MISTRAL, ARCEE, APERTUS, STARCODER2, STABLELM, OPT)

@@ -6,7 +6,7 @@ Only config.json, the safetensors and the tokenizer's files are read, as data: n
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 from textwrap import shorten
@@ -48,6 +48,26 @@ def _no_import(run: Path) -> RequestError:
     return RequestError(f"{run} is a run of gpt, and no model of other tools", hint=hint)
 
 
+@dataclass(frozen=True)
+class ForeignModel:
+    """A model of Transformers, with our config and tensors."""
+
+    layout: Layout
+    config: ModelConfig
+    tokenizer: Tokenizer
+    tensors: dict[str, Tensor]
+    task: TaskConfig | None = None
+    template: TurnTemplate | None = None
+
+    def save(self, run_dir: Path, source: str, note: Notify) -> None:
+        """Make it a new run in `run_dir`, and `note` what its tokenizer does. Raises RequestError if that exists."""
+        tokenizer = self.tokenizer
+        if isinstance(tokenizer, ForeignTokenizer):
+            tokenizer = _with_valid_template(tokenizer, note)
+            note(_describe(tokenizer))
+        create_imported(run_dir, self.config, tokenizer, self.tensors, source, self.layout, self.task, self.template)
+
+
 def import_huggingface(source: str, run_dir: Path, *, download: bool = False, note: Notify = lambda _: None) -> Layout:
     """Make the model in the directory `source`, or of that name on the hub, a new run in `run_dir`.
 
@@ -55,12 +75,18 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False, no
     the tokenizer takes over. Raises RequestError if `source` is missing or `run_dir` exists, and UserError, with the
     location, for a model that `gpt` cannot represent exactly, or a damaged one.
     """
-    directory = find_model(source, download)
+    model = read_huggingface(find_model(source, download))
+    model.save(run_dir, source, note)
+    return model.layout
+
+
+def read_huggingface(directory: Path) -> ForeignModel:
+    """The model in `directory`. Raises UserError, with the location, unless it is intact and `gpt` represents it."""
     config_path = directory / CONFIG
     if not config_path.exists() and is_run(str(directory)):
         raise _no_import(directory)
-    _check_sums(directory, _files_read(directory))
-    file = _read_json(config_path)
+    check_sums(directory, _files_read(directory))
+    file = read_json(config_path)
     task = read_labels(file, str(config_path)) if is_classifier(file) else None
     layout, model = read_model(file, str(config_path))
     if task is not None:
@@ -75,13 +101,9 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False, no
         )
     tensors = _convert(layout, model, tokenizer, _read_tensors(directory, model), str(directory), task)
     template = None
-    if isinstance(tokenizer, ForeignTokenizer):
-        tokenizer = _with_valid_template(tokenizer, note)
-        note(_describe(tokenizer))
-    elif (source_template := chat_template(directory)) is not None:
-        template = TurnTemplate.from_jinja(source_template)
-    create_imported(run_dir, model, tokenizer, tensors, source, layout, task, template)
-    return layout
+    if not isinstance(tokenizer, ForeignTokenizer) and (source := chat_template(directory)) is not None:
+        template = TurnTemplate.from_jinja(source)
+    return ForeignModel(layout, model, tokenizer, tensors, task, template)
 
 
 def _with_valid_template(tokenizer: ForeignTokenizer, note: Notify) -> ForeignTokenizer:
@@ -164,7 +186,7 @@ def _files_read(directory: Path) -> set[str]:
     return {CONFIG, MODEL, *tokenizer, *TOKENIZER_FILES} | (set() if (directory / MODEL).is_file() else {INDEX})
 
 
-def _check_sums(directory: Path, names: set[str]) -> None:
+def check_sums(directory: Path, names: set[str]) -> None:
     """Raise DamagedError unless those of `names` that are listed in SHA256SUMS, if there is one, match it."""
     try:
         check_listed(directory, names, follow=True)  # in the cache of the hub all files are links
@@ -174,7 +196,7 @@ def _check_sums(directory: Path, names: set[str]) -> None:
         raise
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent} holds no model: {path.name} is missing")
     try:
@@ -190,19 +212,26 @@ def _read_tensors(directory: Path, model: ModelConfig) -> dict[str, Tensor]:
     """All tensors of the safetensors file or its shards, by name, converted to fp32 (lossless)."""
     tensors: dict[str, Tensor] = {}
     for path in _shards(directory):
-        for name, tensor in unpack_tensors(read_file(path), str(path)).items():
+        for name, tensor in read_floats(path).items():
             if name in tensors:
                 raise UserError(f"tensor {name:.200} is there twice", where=str(path))
-            if tensor.dtype not in _DTYPES and not _BUFFERS.fullmatch(name):
-                raise UserError(f"tensor {name:.200} is {tensor.dtype}, not a float of 16 or 32 bits", where=str(path))
-            if bad := int((~torch.isfinite(tensor)).sum()):
-                raise UserError(
-                    f"tensor {name:.200} has {bad:,} of {tensor.numel():,} values that are not finite", where=str(path)
-                )
-            tensors[name] = tensor.float()
+            tensors[name] = tensor
     if model.n_layer > len(tensors):  # before memory for that many is allocated
         raise UserError(f"{directory} has {len(tensors)} tensors, too few for {model.n_layer:,} layers")
     return tensors
+
+
+def read_floats(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, converted to fp32 (lossless). Raises UserError for one that is not finite."""
+    tensors = unpack_tensors(read_file(path), str(path))
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES and not _BUFFERS.fullmatch(name):
+            raise UserError(f"tensor {name:.200} is {tensor.dtype}, not a float of 16 or 32 bits", where=str(path))
+        if bad := int((~torch.isfinite(tensor)).sum()):
+            raise UserError(
+                f"tensor {name:.200} has {bad:,} of {tensor.numel():,} values that are not finite", where=str(path)
+            )
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def _shards(directory: Path) -> list[Path]:
@@ -213,7 +242,7 @@ def _shards(directory: Path) -> list[Path]:
             f"{directory} has no {MODEL}",
             hint="a pytorch_model.bin can run code when it is read, so it is not: take a model in safetensors",
         )
-    names = _read_json(directory / INDEX).get("weight_map")
+    names = read_json(directory / INDEX).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise UserError("it has no weight_map", where=str(directory / INDEX))
     files = {name for name in names.values() if isinstance(name, str) and _SHARD.fullmatch(name)}
@@ -224,7 +253,7 @@ def _shards(directory: Path) -> list[Path]:
     for name in sorted(files):
         if not (directory / name).is_file():
             raise UserError(f"{name} is missing", where=str(directory / INDEX))
-    _check_sums(directory, files)
+    check_sums(directory, files)
     return [directory / name for name in sorted(files)]
 
 
