@@ -22,20 +22,22 @@ _FOREIGN = (
     *(".bin", ".ckpt", ".ggml", ".h5", ".json", ".mlmodel", ".npz"),
     *(".onnx", ".pkl", ".pt", ".pth", ".safetensors", ".tflite", ".zip"),
 )
+_DType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
-    target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf) or file (gguf).")],
+    target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf, peft) or file (gguf).")],
     to: Annotated[
-        Literal["hf", "gguf"] | None,
+        Literal["hf", "gguf", "peft"] | None,
         typer.Option(
-            help="hf: a directory for Transformers; gguf: a file for llama.cpp. [default: gguf if PATH ends in .gguf]",
+            help="hf: a directory for Transformers; gguf: a file for llama.cpp; peft: the adapter of a run with"
+            " lora.rank, a directory for PEFT. [default: gguf if PATH ends in .gguf, else hf]",
             show_default=False,
         ),
     ] = None,
     dtype: Annotated[
-        Literal["f32", "f16", "bf16", "q8_0", "q4_0"],
+        _DType,
         typer.Option(help="Of the matrices; q8_0 and q4_0, of 8 and 4 bits, are for gguf."),
     ] = "f32",
     json: JsonOption = False,
@@ -58,10 +60,11 @@ def export(
         raise RequestError(f"gpt writes no {suffix}", hint=hint)
     if to == "gguf" and suffix == ".safetensors":
         raise RequestError(f"gpt writes no {suffix}", hint=f"name a .gguf file: {target.with_suffix(_GGUF)}")
-    if to == "hf" and suffix in (_GGUF, ".safetensors"):
+    if to in ("hf", "peft") and suffix in (_GGUF, ".safetensors"):
+        file = "leave out --to hf for a file, or name" if to == "hf" else "name"
         raise RequestError(
-            f"--to hf makes a directory, and {target} is the name of a file",
-            hint=f"leave out --to hf for a file, or name a directory: {_free_directory(target)}",
+            f"--to {to} makes a directory, and {target} is the name of a file",
+            hint=f"{file} a directory: {_free_directory(target)}",
         )
     to = to or ("gguf" if suffix == _GGUF else "hf")
     from gpt_cli.run.find_run import find_run, is_run
@@ -72,12 +75,15 @@ def export(
         if not run.exists() and is_run(str(target)):
             error.hint = f"the run comes first: gpt export {quote(str(target))} {quote(str(run))}"
         raise
-    with translate_os_errors("create" if to == "hf" else "write", target):
+    with translate_os_errors("write" if to == "gguf" else "create", target):
         stands = target.exists()
     if stands:
-        raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to == "hf"))
-    if to != "hf":
+        raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to != "gguf"))
+    if to == "gguf":
         require_writable(target, option=None)
+    if to == "peft":
+        _export_adapter(run, path, target, dtype, json)
+        return
     import torch
 
     from gpt_cli.run.load_model import load_model
@@ -93,7 +99,7 @@ def export(
         from gpt_cli.export.huggingface import export_huggingface
 
         if dtype == "q8_0" or dtype == "q4_0":
-            raise RequestError(f"--dtype {dtype} is for --to gguf", hint="for hf: f32, f16 or bf16")
+            raise _only_gguf(dtype)
         architecture = export_huggingface(loaded, target, dtype).architecture
         kind = with_article(architecture)
         if loaded.config.task.labels is None and loaded.config.sample.beams is not None:
@@ -112,6 +118,24 @@ def export(
     if json:
         print_json({"run": loaded.path, "step": loaded.step, "path": target, "architecture": architecture})
     note(f"{target}: step {loaded.step:,} of {run} as {kind}, {dtype}")
+
+
+def _export_adapter(run: Path, path: Path, target: Path, dtype: _DType, json: bool) -> None:
+    """Write the adapter of the run or checkpoint at `path` to the directory `target`."""
+    from gpt_cli.export.peft import export_peft
+    from gpt_cli.run.open_checkpoint import open_checkpoint
+
+    if dtype == "q8_0" or dtype == "q4_0":
+        raise _only_gguf(dtype)
+    checkpoint = open_checkpoint(path, note, "any")
+    architecture = export_peft(checkpoint, target, dtype, note).architecture
+    if json:
+        print_json({"run": checkpoint.path, "step": checkpoint.step, "path": target, "architecture": architecture})
+    note(f"{target}: step {checkpoint.step:,} of {run} as an adapter for {with_article(architecture)}, {dtype}")
+
+
+def _only_gguf(dtype: str) -> RequestError:
+    return RequestError(f"--dtype {dtype} is for --to gguf", hint="for a directory: f32, f16 or bf16")
 
 
 def _note_unexported_prompt(run: "LoadedRun") -> None:

@@ -1,7 +1,7 @@
 """`gpt import`: the models of others as runs."""
 
 import re
-from os.path import abspath, exists
+from os.path import abspath, exists, isfile, join
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -22,12 +22,22 @@ def import_(
         typer.Argument(
             metavar="[hf|gguf] DIR|NAME|FILE [RUN]",
             help="A model of Transformers, in safetensors: its directory, or its name on the hub; or a GGUF file that"
-            " gpt export wrote. [default of RUN: its name, in runs/]",
+            " gpt export wrote; or the directory of a LoRA adapter of PEFT, which is merged over its base. [default of"
+            " RUN: its name, in runs/]",
         ),
     ],
     download: Annotated[
         bool, typer.Option("--download", help="Get NAME from the hub if it is not in the cache of this machine.")
     ] = False,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            "--base",
+            metavar="PATH",
+            help="The base of an adapter: a run, a checkpoint or a model of Transformers. [default: the one it names]",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Make a model of GPT-2's, Llama's, Qwen3's or NanoChat's architecture a run.
@@ -60,7 +70,14 @@ def import_(
         )
     run_dir = Path(arguments[1]) if len(arguments) > 1 else Path("runs") / to_slug(Path(abspath(source)).stem)
     refuse_dash(run_dir, "a run")
-    if kind == "gguf" or (kind is None and is_gguf(Path(source))):
+    is_adapter = kind is None and isfile(join(source, "adapter_config.json"))
+    if base is not None and not is_adapter:
+        raise RequestError(f"--base is for an adapter of PEFT, which {source} is not")
+    if is_adapter:
+        from gpt_cli.export.peft import import_peft
+
+        architecture = import_peft(source, run_dir, base, download=download, note=note).architecture
+    elif kind == "gguf" or (kind is None and is_gguf(Path(source))):
         from gpt_cli.export.gguf_reading import import_gguf
 
         layout = import_gguf(Path(source), run_dir)
