@@ -157,6 +157,20 @@ def test_the_python_that_asks_llama_cpp_gets_an_answer(work_dir: Path, gpt_here:
     assert run_python(program, work_dir).startswith("The ")
 
 
+def test_the_python_that_adds_an_adapter_writes_what_the_run_writes(
+    work_dir: Path, gpt_here: Callable[..., Any]
+) -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    actual = blocks(DOCS / "howto" / "fine_tune.md")
+    console = [command for language, text in actual if language == "console" for command, _ in commands(text)]
+    (program,) = [text for language, text in actual if language == "python"]
+    for command in console[: 1 + console.index("gpt export runs/lora --to peft exports/lora")]:
+        assert gpt_here(*shortened(command)).rc == 0, command
+    greedy = ("--prompt", "ROMEO:", "--temperature", "0", "--max-new-tokens", "20")
+    expected = gpt_here("sample", "--run", "runs/lora", *greedy).stdout
+    assert run_python(program, work_dir, TRANSFORMERS_VERBOSITY="error").split() == expected.split()
+
+
 def test_every_excerpt_stands_in_the_source_as_it_is_quoted() -> None:
     page = (DOCS / "explanation.md").read_text(encoding="utf-8")
     quoted = re.findall(r"^`(gpt_cli/[\w/]+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
