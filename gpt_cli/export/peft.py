@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -229,10 +230,7 @@ def import_peft(
     size = model.tokenizer.vocab_size
     shapes = build_on_meta(config, size).state_dict() if model.task is None else class_shapes(config, model.task, size)
     tensors = convert_tensors(model.layout, config, shapes, merged, str(path))
-    result = ForeignModel(
-        model.layout, config, model.tokenizer, tensors, model.task, model.template, model.has_foreign_template
-    )
-    result.save(run_dir, f"{source} over {path}", note)
+    replace(model, config=config, tensors=tensors).save(run_dir, f"{source} over {path}", note)
     return model.layout
 
 
