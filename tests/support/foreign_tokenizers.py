@@ -38,7 +38,8 @@ CLASSES: dict[str, tuple[int, dict[str, int]]] = {
     "LlamaTokenizer": (2, {"byte fallback": 1}),
 }
 # Transformers' classes that build the normalizer and the pre-tokenizer themselves, whatever is in tokenizer.json. Here
-# the file has the same, but for LlamaTokenizer, which has a Metaspace where published files have Prepend and Replace.
+# the file has the same, but for LlamaTokenizer: it has a Metaspace also where the file, as published ones, has Prepend,
+# so that neither a text that begins with a space nor what follows an added token gets another one.
 BUILT = {"GPT2Tokenizer": "GPT-2", "Qwen2Tokenizer": "pattern of Qwen", "LlamaTokenizer": ""}
 POST_PROCESSORS = ("none", "byte level", "begin", "begin and end", "byte level and begin")
 END_OF_TEXT = "<|endoftext|>"  # in some models an ordinary token
