@@ -238,7 +238,8 @@ APERTUS = Layout(
         name("blocks.{}.norm2", f"{_LAYER}.feedforward_layernorm"),
         *_UP_DOWN,
     ),
-    _llama_config,
+    # Without the key Transformers before version 5 scales the positions as in Llama 3.1.
+    lambda config: {"rope_scaling": None, **_llama_config(config)},
     rewrites=_TO_GAINS,
 )
 

@@ -69,6 +69,16 @@ def test_rotary_tables_are_those_of_transformers_to_the_last_bit(width, scaling,
     assert all(torch.equal(t[0, :, : width // 2], o) for t, o in zip(theirs, (ours.cos, ours.sin), strict=True))
 
 
+def test_no_rotary_scaling_is_left_to_a_default_of_transformers(tmp_path):
+    """ApertusConfig of Transformers 4 scales the positions as Llama 3.1 unless `rope_scaling` is null."""
+    export_huggingface(make_run(dict(MODELS)["ApertusForCausalLM"], TOKENIZERS["byte"]), tmp_path / "out")
+    file = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert file["rope_scaling"] is None
+    rope = transformers.AutoConfig.from_pretrained(tmp_path / "out").rope_parameters
+    assert {key: rope[key] for key in file["rope_parameters"]} == file["rope_parameters"]
+    assert rope["rope_type"] == "default"
+
+
 @torch.no_grad()
 def test_a_token_that_gpt_never_writes_is_not_written_by_transformers(tmp_path):
     """The head has <unk> as the likeliest token wherever the first character is at all likely."""
