@@ -278,8 +278,8 @@ def _convert(
         if not _BUFFERS.fullmatch(name):
             named[prefixed] = tensor
     if model.tie_embeddings and (head := named.pop("lm_head.weight", None)) is not None:
-        tokens = next((named[name] for name in _TOKENS if name in named), None)
-        if tokens is None or not torch.equal(head, tokens):
+        tokens = named.setdefault(next(name for name in _TOKENS if name in expected), head)  # stored as the head alone
+        if not torch.equal(head, tokens):
             raise UserError(f"{location} says that its head is its embedding, and has another head")
     return convert_tensors(layout, model, shapes, named, location)
 

@@ -287,6 +287,29 @@ def test_gpt2_without_a_head_is_read_as_transformers_saves_it(saved, tmp_path):
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize("architecture", sorted(IMPORTED))
+@torch.no_grad()
+def test_a_tied_model_stored_with_either_of_the_two_tensors_is_the_same_model(architecture, tmp_path):
+    """safetensors' `save_model` keeps one of two shared tensors, which may be the head."""
+    tied = dict(MODELS)[architecture] | {"tie_embeddings": True, "embedding_norm": architecture.startswith("Nano")}
+    export_huggingface(make_run(tied, TOKENIZERS["byte"]), tmp_path / "whole")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "whole")
+    for alone in (theirs.get_input_embeddings(), theirs.lm_head):
+        (name,) = {n for n, m in theirs.named_modules() if m is alone}
+        shutil.copytree(tmp_path / "whole", tmp_path / name)
+        (tmp_path / name / "SHA256SUMS").unlink()
+        stored = {key: t for key, t in theirs.state_dict().items() if t.data_ptr() != alone.weight.data_ptr()}
+        stored[f"{name}.weight"] = alone.weight
+        safetensors.torch.save_file(stored, tmp_path / name / "model.safetensors")
+        import_huggingface(str(tmp_path / name), tmp_path / f"run of {name}")
+    import_huggingface(str(tmp_path / "whole"), tmp_path / "run of whole")
+    runs = [load_model(path, CPU, print) for path in sorted(tmp_path.glob("run of *"))]
+    assert len(runs) == 3
+    assert len({run.weights_sha256 for run in runs}) == 1
+    tokens = torch.randint(256, (2, 24))
+    torch.testing.assert_close(runs[0].model(tokens), theirs(tokens).logits, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
