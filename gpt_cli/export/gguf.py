@@ -37,11 +37,12 @@ GGUFType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 ARCHITECTURE = "general.architecture"
 _PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o differs beyond ASCII
 _IGNORE_MERGES: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp maps a word that is a token to that token
-_UNUSED_MERGE = "ÿ ÿ"  # a merge of two bytes that UTF-8 never has: llama.cpp refuses a file without merges
+UNUSED_MERGE = "ÿ ÿ"  # a merge of two bytes that UTF-8 never has: llama.cpp refuses a file without merges
 _NORMAL, _CONTROL = 1, 3  # types of tokens
 _IS_ROTATED = re.compile(r"\.attn_[qk]\.")
 _TABLES = ("token_embd.weight", "output.weight")
 TOKENIZER_JSON, CHAT_TEMPLATE = "tokenizer.huggingface.json", "tokenizer.chat_template"
+MERGES = "tokenizer.ggml.merges"
 
 
 def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -245,7 +246,7 @@ def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
         end_of_text = len(tokens)
         tokens, special = [*tokens, END_OF_TEXT], special | {end_of_text}
     return GGUFVocabulary(
-        tokens, special, list(dict.fromkeys([*merges, _UNUSED_MERGE])), _PATTERNS[pattern], end_of_text
+        tokens, special, list(dict.fromkeys(merges)) or [UNUSED_MERGE], _PATTERNS[pattern], end_of_text
     )
 
 

@@ -129,6 +129,17 @@ def test_llama_cpp_gives_the_same_ids_for_any_text_of_the_vocabulary(kind, llama
     agree()
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["bpe", "bpe as gpt4"])
+def test_transformers_reads_the_tokenizer_of_a_bpe_file_with_the_same_ids(kind, family, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="the extra [hf] is not installed")
+    run = make_run(GGUF_MODELS[family], TOKENIZERS[kind])
+    export_gguf(run, tmp_path / "model.gguf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="model.gguf")
+    for text in (TEXT, "'tis 12345 — naïve!\n\n  twice \n x"):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == run.tokenizer.encode(text).tolist()
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "q8_0", "q4_0"])
 def test_the_file_holds_the_tensors_of_the_model_as_precisely_as_asked(dtype, tmp_path):
     run = make_run({**GGUF_MODELS["qwen3"], "n_embd": 48, "n_head": 6, "mlp_ratio": 2.0}, TOKENIZERS["char"])

@@ -107,6 +107,20 @@ def test_the_template_of_pairs_and_chats_comes_back_and_its_end_ends_an_answer(k
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "model.gguf").read_bytes()
 
 
+@pytest.mark.parametrize("kind", [name for name in TOKENIZERS if "unk" not in name])
+def test_a_file_with_the_unused_merge_that_earlier_versions_wrote_comes_back_too(kind, tmp_path):
+    export_gguf(make_run({}, TOKENIZERS[kind]), tmp_path / "model.gguf")
+    merges = gguf.GGUFReader(tmp_path / "model.gguf").fields["tokenizer.ggml.merges"].contents()
+    earlier = [*(merge for merge in merges if merge != "ÿ ÿ"), "ÿ ÿ"]
+    rewritten(tmp_path / "model.gguf", tmp_path / "earlier.gguf", {"tokenizer.ggml.merges": earlier})
+    runs = [imported(tmp_path / f"{name}.gguf", tmp_path / name) for name in ("model", "earlier")]
+    assert runs[0].weights_sha256 == runs[1].weights_sha256
+    assert runs[0].tokenizer == runs[1].tokenizer == TOKENIZERS[kind]
+    rewritten(tmp_path / "model.gguf", tmp_path / "more.gguf", {"tokenizer.ggml.merges": [*earlier, "a b"]})
+    with pytest.raises(UserError, match=r"tokenizer\.ggml\.merges is"):
+        import_gguf(tmp_path / "more.gguf", tmp_path / "back")
+
+
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "another architecture": ({"general.architecture": "mamba"}, "general.architecture is 'mamba'"),
     "an unknown key": ({"qwen3.rope.scaling.factor": 2.0}, "it says qwen3.rope.scaling.factor"),
