@@ -64,6 +64,7 @@ class ScoredText:
         newlines = np.flatnonzero(np.frombuffer(self._data, np.uint8) == ord("\n")) + 1
         self._lines = np.unique(np.concatenate([[0], newlines, [len(self._data)]]))  # (L + 1,) where lines begin
         self._firsts = np.searchsorted(self._starts[:-1], self._lines)  # (L + 1,) the first token of each
+        self._firsts[-1] = len(ids)  # an end token that stands after the text is in the last line
         self._bits = np.nan_to_num(log_probs) / -math.log(2)
 
     def __len__(self) -> int:
@@ -149,9 +150,10 @@ class ScoredText:
 
     @cached_property
     def _character_tokens(self) -> npt.NDArray[np.int64]:
-        """Indices of the tokens that start at the start of a character, and N."""
-        begins = (np.frombuffer(self._data, np.uint8) & 0xC0) != 0x80
-        return np.flatnonzero(np.concatenate([begins[self._starts[:-1]], [True]]))
+        """Indices of the first tokens that start at the start of a character, and N."""
+        begins = np.append((np.frombuffer(self._data, np.uint8) & 0xC0) != 0x80, True)[self._starts[:-1]]
+        is_first = np.diff(self._starts[:-1], prepend=-1) > 0
+        return np.flatnonzero(np.append(begins & is_first, True))
 
     @cached_property
     def _character_starts(self) -> npt.NDArray[np.int64]:

@@ -1,12 +1,12 @@
-"""The tokenizer of a model's directory of Transformers: tokenizer.json, and what the files beside it say about it.
+"""The tokenizer of a model's directory of Transformers: tokenizer.json, and what the files beside it make of it.
 
-    tokenizer_config.json    names of special tokens, begin and end tokens that are put around a text, chat template
+    tokenizer_config.json    names of special tokens, flags of added tokens, the class, the chat template
     special_tokens_map.json  the names, in older directories
     chat_template.jinja      the chat template, in newer ones
     generation_config.json   the tokens at which sampling stops; without it those of config.json
 
-What Transformers makes of them when it loads the directory is written into the tokenizer.json that is kept: special
-tokens that only a name declares, and begin and end tokens by `add_bos_token` and `add_eos_token`.
+The tokenizer.json that is kept is the one that `AutoTokenizer` of Transformers 5 has in memory: with special tokens
+that only a name declares, and with the parts that some classes set themselves, whatever the file has there.
 """
 
 import json
@@ -14,18 +14,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as HFTokenizer
-from tokenizers.processors import TemplateProcessing
-
 from gpt_cli.files import read_file
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.foreign import ForeignTokenizer
 
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 CHAT_TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 FILES = (CONFIG, "special_tokens_map.json", CHAT_TEMPLATE, "generation_config.json")
 """The files that are read beside tokenizer.json and config.json."""
 _LIMIT = 16 << 20  # bytes of each
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+
+_CLASS_OF_MODEL = {"gpt2": "GPT2Tokenizer", "qwen3": "Qwen2Tokenizer"}  # where tokenizer_config.json names none
+_CLASS_NAMES = {  # the special tokens that a class has where no other is named
+    "GPT2Tokenizer": {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT},
+    "Qwen2Tokenizer": {"eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT, "pad_token": END_OF_TEXT},
+    "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+}
+_QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def read_hf_directory(directory: Path, file: str, size: int | None = None) -> ForeignTokenizer:
@@ -33,67 +40,124 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
 
     `size` None: as many as there are ids. Raises ValueError for files that are damaged or do not fit together.
     """
-    settings = _read(directory / "special_tokens_map.json") | _read(directory / CONFIG)
-    try:
-        tokenizer = HFTokenizer.from_str(file)
-    except Exception as error:  # the library raises nothing more specific
-        raise ValueError(f"the tokenizers library cannot read it: {error}") from None
-    named = {name: text for name in NAMES if (text := _content(settings.get(name))) is not None}
-    changed = _add_special_tokens(tokenizer, settings, named)
-    changed = _set_post_processor(tokenizer, settings, named) or changed
-    if size is None:
-        size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    table = _parse("tokenizer.json", file)
+    if not isinstance(table.get("model"), dict) or not isinstance(table.setdefault("added_tokens", []), list):
+        raise ValueError("it has no model, or its added_tokens are no list")
+    settings = _read(directory / CONFIG)
+    if "added_tokens_decoder" not in settings:
+        settings = _read(directory / "special_tokens_map.json") | settings
+    kind = settings.get("tokenizer_class") or _CLASS_OF_MODEL.get(
+        str(_read(directory / "config.json").get("model_type"))
+    )
+    kind = str(kind).removesuffix("Fast")
+    if not _rebuild(table, kind, settings):
+        kind = ""
+    special = {**_CLASS_NAMES.get(kind, {}), **_named_tokens(table, settings)}
+    named = {name: text for name, value in special.items() if (text := _content(value)) is not None}
+    _declare_tokens(table, settings, special)
+    ids = _vocabulary(table) | {token["content"]: token["id"] for token in table["added_tokens"]}
+    size = max(ids.values(), default=-1) + 1 if size is None else size
+    ends = _ends(directory, ids.get(named.get("eos_token", "")))
     return ForeignTokenizer(
-        file=json.dumps(json.loads(tokenizer.to_str() if changed else file), ensure_ascii=False),
+        file=json.dumps(table),
         size=size,
-        ends=tuple(token for token in _ends(directory, tokenizer, named.get("eos_token")) if 0 <= token < size),
+        ends=tuple(token for token in ends if 0 <= token < size),
         named=tuple(named.items()),
         chat_template=chat_template(directory),
         split_special=settings.get("split_special_tokens") is True,
     )
 
 
-def _add_special_tokens(tokenizer: HFTokenizer, settings: Mapping[str, Any], named: Mapping[str, str]) -> bool:
-    """Add the special tokens that only tokenizer_config.json declares; returns whether there were any."""
-    declared: list[Any] = [settings.get(name) for name in named]
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        extra = settings.get(key) or []
-        declared += extra.values() if isinstance(extra, dict) else extra
-    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    missing = [_added_token(value) for value in declared if _content(value) not in (None, *added)]
-    tokenizer.add_special_tokens(missing)
-    return bool(missing)
-
-
-def _added_token(value: Any) -> AddedToken:
-    flags = {key: value[key] is True for key in ("lstrip", "rstrip", "single_word", "normalized") if key in value}
-    return AddedToken(_content(value) or "", special=True, **(flags if isinstance(value, dict) else {}))
-
-
-def _set_post_processor(tokenizer: HFTokenizer, settings: Mapping[str, Any], named: Mapping[str, str]) -> bool:
-    """Have begin and end tokens put around a text as `add_bos_token` and `add_eos_token` say, if they are there."""
-    if "add_bos_token" not in settings and "add_eos_token" not in settings:
+def _rebuild(table: dict[str, Any], kind: str, settings: Mapping[str, Any]) -> bool:
+    """Set the parts that the class `kind` sets itself; returns whether it does."""
+    model = table["model"]
+    byte_level: dict[str, Any] = {
+        "type": "ByteLevel",
+        "add_prefix_space": True,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    space = settings.get("add_prefix_space")
+    if model.get("type", "BPE") != "BPE" or (kind == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(table)):
         return False
-    begin = named.get("bos_token") if settings.get("add_bos_token") is True else None
-    end = named.get("eos_token") if settings.get("add_eos_token") is True else None
-    pieces = [*([begin] if begin else []), "$A", *([end] if end else [])]
-    tokens = [(text, tokenizer.token_to_id(text)) for text in (begin, end) if text]
-    tokenizer.post_processor = TemplateProcessing(single=pieces, special_tokens=list(dict(tokens).items()))
+    if kind == "GPT2Tokenizer":
+        split = byte_level | {"add_prefix_space": space is True}
+        parts: dict[str, Any] = {"pre_tokenizer": split, "decoder": byte_level, "normalizer": None}
+        flags = {"fuse_unk": False, "byte_fallback": False}
+    elif kind == "Qwen2Tokenizer":
+        split = {"type": "Split", "pattern": {"Regex": _QWEN2_PATTERN}, "behavior": "Isolated", "invert": False}
+        level = byte_level | {"add_prefix_space": space is True, "use_regex": False}
+        sequence = {"type": "Sequence", "pretokenizers": [split, level]}
+        parts = {"pre_tokenizer": sequence, "decoder": byte_level, "normalizer": {"type": "NFC"}}
+        flags = {"fuse_unk": False, "byte_fallback": False}
+    elif kind == "LlamaTokenizer":
+        prepend = "never" if space is False else "always" if settings.get("legacy") is True else "first"
+        metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": False}
+        strip = [] if space is False else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+        replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+        decoders = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
+        decoder = {"type": "Sequence", "decoders": decoders}
+        parts = {"pre_tokenizer": metaspace, "decoder": decoder, "normalizer": None}
+        flags = {"fuse_unk": True, "byte_fallback": True}
+    else:
+        return False
+    table |= parts
+    model |= {**flags, "dropout": None, "unk_token": None, "ignore_merges": False}
     return True
 
 
-def _ends(directory: Path, tokenizer: HFTokenizer, eos: str | None) -> tuple[int, ...]:
+def _named_tokens(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The special tokens by name, as a text or with flags."""
+    padding = table.get("padding")
+    named = {"pad_token": padding.get("pad_token")} if isinstance(padding, dict) else {}
+    named |= {key: value for key, value in settings.items() if key.endswith("_token") and _content(value) is not None}
+    return {name: value for name, value in named.items() if value}
+
+
+def _declare_tokens(table: dict[str, Any], settings: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    """Bring `added_tokens` up to date: flags in tokenizer_config.json, and special tokens that only a name declares."""
+    vocabulary = _vocabulary(table)
+    added = {token["content"]: dict(token) for token in table["added_tokens"]}
+    decoder = settings.get("added_tokens_decoder") or {}
+    ordered = sorted(decoder.items(), key=lambda item: int(item[0])) if isinstance(decoder, dict) else []
+    extra: list[Any] = []
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        value = settings.get(key) or []
+        extra += value.values() if isinstance(value, dict) else value
+    declared = [(value, False) for _, value in ordered] + [(value, True) for value in [*named.values(), *extra]]
+    for value, is_special in declared:
+        if not (text := _content(value)):
+            continue
+        if text in added and is_special:
+            added[text]["special"] = True
+            continue
+        flags = dict.fromkeys(_FLAGS, False) | {flag: value[flag] for flag in _FLAGS if flag in value}
+        special = is_special or (isinstance(value, dict) and value.get("special") is True)
+        if text not in added:
+            largest = max((token["id"] for token in added.values()), default=-1)
+            added[text] = {"id": vocabulary.get(text, max(largest + 1, len(vocabulary)))}
+        added[text] |= {"content": text, **flags, "special": special}
+    table["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+
+
+def _vocabulary(table: Mapping[str, Any]) -> dict[str, int]:
+    """The ids of the model's own tokens."""
+    vocab = table["model"].get("vocab")
+    if isinstance(vocab, list):  # of a unigram model: pieces with their scores
+        return {piece[0]: i for i, piece in enumerate(vocab)}
+    if not isinstance(vocab, dict) or not all(type(i) is int for i in vocab.values()):
+        raise ValueError("its vocabulary is neither a table nor a list")
+    return dict(vocab)
+
+
+def _ends(directory: Path, own: int | None) -> list[int]:
     """The tokens at which `generate` stops, the tokenizer's own end first."""
-    value = None
-    for name in ("generation_config.json", "config.json"):
-        value = _read(directory / name).get("eos_token_id") if value is None else value
-    own = None if eos is None else tokenizer.token_to_id(eos)
-    if value is None:
-        return () if own is None else (own,)
-    ids = value if isinstance(value, list) else [value]
+    generation = directory / "generation_config.json"
+    value = _read(generation if generation.is_file() else directory / "config.json").get("eos_token_id", own)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token) is int for token in ids):
         raise ValueError(f"eos_token_id is {value!r:.80}")
-    return tuple(dict.fromkeys(sorted(ids, key=lambda token: token != own)))
+    return list(dict.fromkeys(sorted(ids, key=lambda token: token != own)))
 
 
 def chat_template(directory: Path) -> str | None:
@@ -115,12 +179,14 @@ def _content(value: Any) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     """The object in a JSON file; {} where there is no file. Raises ValueError for anything else."""
-    if not path.is_file():
-        return {}
+    return _parse(path.name, read_file(path, _LIMIT).decode()) if path.is_file() else {}
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
     try:
-        table = json.loads(read_file(path, _LIMIT))
+        table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name} is not JSON: {error}") from None
+        raise ValueError(f"{name} is not JSON: {error}") from None
     if not isinstance(table, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
+        raise ValueError(f"{name} is not a JSON object")
     return table

@@ -74,7 +74,7 @@ class _Window:
         before, text = decode(self._ids[: self._shown]), decode(self._ids)
         if hold and text.endswith("\ufffd"):
             return ""
-        if self._shown < len(self._ids):
+        if len(before) < len(text):
             self._ids = self._ids[self._shown :]
             self._shown = len(self._ids)
         return text[len(before) :]

@@ -190,14 +190,18 @@ def reference(directory: Path) -> Reference:
     ids = {text: tokens for text, tokens in every.items() if tokens}
     continuations = {text: _greedy(model, tokens) for text, tokens in ids.items()}
     continued = {}
+    special = _special_ids(model, tokenizer)
+    ends = special["eos_token_id of generation_config.json"]
     for text, tokens in ids.items():
+        # An end token that is not special would be shown, too.
+        new = continuations[text][: -1 if continuations[text][-1] in ends else None]
         before = tokenizer.decode(tokens, skip_special_tokens=True)
-        whole = tokenizer.decode(tokens + continuations[text], skip_special_tokens=True)
+        whole = tokenizer.decode(tokens + new, skip_special_tokens=True)
         if whole.startswith(before):
             continued[text] = whole.removeprefix(before)
     log_probs = {text: _log_probs(model, tokens) for text, tokens in ids.items() if len(tokens) > 1}
     chats = [_chat_ids(tokenizer, chat) for chat in CHATS] if tokenizer.chat_template else []
-    return Reference(ids, continuations, continued, log_probs, chats, _special_ids(model, tokenizer))
+    return Reference(ids, continuations, continued, log_probs, chats, special)
 
 
 def _log_probs(model: Any, ids: list[int]) -> list[float]:

@@ -194,7 +194,8 @@ def _repeat_added_tokens(backend: Tokenizer, config: dict[str, Any], draws: Draw
     if not tokens or not draws.maybe("added_tokens_decoder", 0.4):
         return
     config["added_tokens_decoder"] = tokens
-    if draws.maybe("added_tokens_decoder against tokenizer.json", 0.25):
+    # With split_special_tokens, Transformers splits what the file alone calls special.
+    if "split_special_tokens" not in config and draws.maybe("added_tokens_decoder against tokenizer.json", 0.25):
         changed = tokens[draws.rng.choice(list(tokens))]
         changed |= {name: not changed[name] for name in ("special", "rstrip")}
 
