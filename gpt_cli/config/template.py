@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
@@ -43,20 +44,26 @@ class TurnTemplate:
     @classmethod
     def from_jinja(cls, source: str) -> Self | None:
         """The template of which `source` is the `to_jinja`; None for any other."""
-        try:
-            strings = [json.loads(string, strict=False) for string in _STRING.findall(source)]
+        try:  # older exports escape all control characters
+            source = _STRING.sub(lambda match: _jinja_string(json.loads(match[0], strict=False)), source)
         except ValueError:  # Jinja has escapes that JSON lacks
             return None
-        # Older exports escape all control characters.
-        source = _STRING.sub(lambda match: _jinja_string(json.loads(match[0], strict=False)), source)
-        ends = [string for string in strings if string != ROLES[-1]][:2]
-        candidates = [cls(kind, *ends) for kind in ("pairs", "chat")] if len(ends) == 2 and all(ends) else []
-        return next((template for template in candidates if template.to_jinja() == source), None)
+        for kind, refused in product(("pairs", "chat"), (None, "", "'")):
+            rest = source if refused is None else source.replace(_guard(kind, refused), "")
+            strings = (json.loads(string, strict=False) for string in _STRING.findall(rest))
+            ends = [string for string in strings if string != ROLES[-1]][:2]
+            if len(ends) == 2 and all(ends) and (template := cls(kind, *ends)).to_jinja(refused) == source:
+                return template
+        return None
 
     @property
     def is_chat(self) -> bool:
         """True if it learned turns that follow each other; else each prompt stands alone."""
         return self.format == "chat"
+
+    @property
+    def marks(self) -> tuple[str, str]:
+        return self.prompt_end, self.completion_end
 
     def message(self, role: str, text: str) -> str:
         """A message of a chat."""
@@ -67,16 +74,29 @@ class TurnTemplate:
         """The text of a chat after which the model answers."""
         return f"{ROLES[-1]}{self.prompt_end}"
 
-    def to_jinja(self) -> str:
-        """The chat template of Transformers: it makes of messages the text that the model continues, or learns."""
+    def to_jinja(self, refused: str | None = None) -> str:
+        """The chat template of Transformers: it makes of messages the text that the model continues, or learns.
+
+        It raises an exception for answers that begin with `refused`.
+        """
         begin, end, answer = map(_jinja_string, (self.prompt_end, self.completion_end, ROLES[-1]))
+        guard = "" if refused is None else _guard(self.format, refused)
         if not self.is_chat:
             pair = f"{{{{ messages[-2]['content'] + {begin} + messages[-1]['content'] + {end} }}}}"
             prompt = f"{{{{ messages[-1]['content'] + {begin} }}}}"
-            return f"{{% if messages[-1]['role'] == {answer} %}}{pair}{{% else %}}{prompt}{{% endif %}}"
+            return f"{guard}{{% if messages[-1]['role'] == {answer} %}}{pair}{{% else %}}{prompt}{{% endif %}}"
         message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
         next_answer = f"{{% if add_generation_prompt %}}{{{{ {answer} + {begin} }}}}{{% endif %}}"
-        return f"{{% for m in messages %}}{message}{{% endfor %}}{next_answer}"
+        return f"{{% for m in messages %}}{guard}{message}{{% endfor %}}{next_answer}"
+
+
+def _guard(form: str, refused: str) -> str:
+    """The part of a chat template that refuses an answer."""
+    message = "m" if form == "chat" else "messages[-1]"
+    begins = f"{message}['content'].startswith({_jinja_string(refused)})"
+    problem = _jinja_string("after its prompt this answer would not be encoded as the model learned it")
+    is_answer = f"{message}['role'] == {_jinja_string(ROLES[-1])}"
+    return f"{{% if {is_answer} and {begins} %}}{{{{ raise_exception({problem}) }}}}{{% endif %}}"
 
 
 def _jinja_string(text: str) -> str:

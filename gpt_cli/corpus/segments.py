@@ -66,7 +66,7 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class CutRule:
-    """Where a text can be cut without a change of its ids."""
+    """The places at which a text can be cut without a change of its ids."""
 
     pattern: Pattern | None = None
     """That of a BPE, where none of its matches is cut; None: anywhere."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from gpt_cli.config import ModelConfig
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, require_package
+from gpt_cli.export.answer_borders import guarded_jinja
 from gpt_cli.export.architectures import GPT2, LLAMA, QWEN3
 from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.names import name, named_tensors
@@ -134,7 +135,8 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
     """
     gguf = gguf_package()
     layout = choose_layout(run.config.model, LAYOUTS)
-    vocabulary = gguf_vocabulary(run.tokenizer)
+    vocabulary, template = gguf_vocabulary(run.tokenizer), TurnTemplate.of(run.config.data)
+    chat = {} if template is None else chat_keys(template, run.tokenizer, guarded_jinja(template, run.tokenizer))
     if file.exists():
         raise ExistsError(f"{file} exists already", hint="export to another file, or move that one away")
     config, _ = layout.rewrite(run.config.model, named_tensors(run.model.state_dict()))
@@ -147,7 +149,7 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
         writer = gguf.GGUFWriter(path, layout.model_type)
         for key, value in model_keys(config, layout, len(vocabulary.tokens)).items():
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
-        for key, value in (vocabulary.keys() | template_keys(TurnTemplate.of(run.config.data), run.tokenizer)).items():
+        for key, value in (vocabulary.keys() | chat).items():
             writers = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
             writers[type(value)](key, value)
         writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # for `gpt import`
@@ -207,13 +209,10 @@ def model_keys(config: ModelConfig, layout: Layout, vocab_size: int) -> dict[str
     return {f"{layout.model_type}.{key}": value for key, value in sizes.items()}
 
 
-def template_keys(template: TurnTemplate | None, tokenizer: Tokenizer) -> dict[str, Any]:
+def chat_keys(template: TurnTemplate, tokenizer: Tokenizer, source: str) -> dict[str, Any]:
     """Metadata of a model of completions, by key: its chat template, and the end of an answer if that is one token."""
-    if template is None:
-        return {}
-    keys: dict[str, Any] = {CHAT_TEMPLATE: template.to_jinja()}
     end = tokenizer.encode(template.completion_end).tolist()
-    return {**keys, "tokenizer.ggml.eot_token_id": end[0]} if len(end) == 1 else keys
+    return {CHAT_TEMPLATE: source, **({"tokenizer.ggml.eot_token_id": end[0]} if len(end) == 1 else {})}
 
 
 def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:

@@ -23,10 +23,10 @@ from gpt_cli.export.gguf import (
     MERGES,
     TOKENIZER_JSON,
     UNUSED_MERGE,
+    chat_keys,
     gguf_package,
     gguf_vocabulary,
     model_keys,
-    template_keys,
 )
 from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import convert_tensors, create_imported
@@ -109,11 +109,12 @@ def _model(
             f"{TOKENIZER_JSON} is no tokenizer of ours: {shorten(str(error), 200, placeholder=' ...')}", where=location
         ) from None
     model = _candidate(layout, keys, tensor_types, location)
-    template = TurnTemplate.from_jinja(str(keys.get(CHAT_TEMPLATE, "")))
+    source = str(keys.get(CHAT_TEMPLATE, ""))
+    template = TurnTemplate.from_jinja(source)
     expected: dict[str, Any] = {
         **model_keys(model, layout, len(vocabulary.tokens)),
         **vocabulary.keys(),
-        **template_keys(template, tokenizer),
+        **({} if template is None else chat_keys(template, tokenizer, source)),
     }
     for key, value in keys.items():
         if key in (ARCHITECTURE, TOKENIZER_JSON) or key in _NEUTRAL:

@@ -10,6 +10,7 @@ import torch
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.template import TurnTemplate
+from gpt_cli.export.answer_borders import with_chat_template
 from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.class_layouts import choose_class_layout, label_config
 from gpt_cli.export.layout import Layout, choose_layout
@@ -40,6 +41,10 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     eot_id = tokenizer.eot_id
     rewritten, _ = layout.rewrite(model, ours)
     template = TurnTemplate.of(run.config.data)
+    allow_special = run.config.tokenizer.allow_special and template is None  # examples are encoded without
+    tokenizer_file, chat = tokenizer_json(tokenizer), dict[str, str]()
+    if template is not None:
+        tokenizer_file, chat["chat_template"] = with_chat_template(tokenizer_file, tokenizer, template)
     special = special_ids(tokenizer)
     pad = eot_id if special["pad_token_id"] is None else special["pad_token_id"]
     config = {
@@ -55,12 +60,9 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
     contents = {
         "config.json": _json(config),
         "model.safetensors": safetensors.torch.save(tensors, {"format": "pt"}),
-        "tokenizer.json": tokenizer_json(tokenizer).encode(),
+        "tokenizer.json": tokenizer_file.encode(),
         "tokenizer_config.json": _json(
-            tokenizer_config(
-                tokenizer, model.context_length, run.config.tokenizer.allow_special, is_padded=labels is not None
-            )
-            | ({} if template is None else {"chat_template": template.to_jinja()})
+            tokenizer_config(tokenizer, model.context_length, allow_special, is_padded=labels is not None) | chat
         ),
         "README.md": model_card(run, layout.architecture).encode(),
     }

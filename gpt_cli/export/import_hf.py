@@ -118,7 +118,7 @@ def _with_valid_template(tokenizer: ForeignTokenizer, note: Notify) -> ForeignTo
 
 
 def _describe(tokenizer: ForeignTokenizer) -> str:
-    """What the tokenizer of the model does besides turning text into ids."""
+    """One line: where prompts begin and texts end, and whether there is a chat template."""
     begin = " ".join(tokenizer.decode([token]) for token in tokenizer.begin_ids)
     ends = " or ".join(tokenizer.decode([token]) for token in tokenizer.ends)
     parts = [

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import UserError
+from gpt_cli.export.answer_borders import without_answers
 from gpt_cli.files import read_file
 from gpt_cli.tokenizer import (
     BPETokenizer,
@@ -126,11 +127,12 @@ def read_tokenizer(directory: Path, size: int) -> Tokenizer:
 
 def _as_bpe(foreign: ForeignTokenizer) -> BPETokenizer | None:
     """The same tokenizer as a BPE of ours, in which special tokens are no text; None if it is another one."""
+    template = None if foreign.chat_template is None else TurnTemplate.from_jinja(foreign.chat_template)
+    table = json.loads(foreign.file)
     try:
-        bpe = parse_tokenizer(foreign.file)
+        bpe = parse_tokenizer(json.dumps(table if template is None else without_answers(table, template)))
     except ValueError:
         return None
-    template = None if foreign.chat_template is None else TurnTemplate.from_jinja(foreign.chat_template)
     if not isinstance(bpe, BPETokenizer) or (foreign.chat_template is not None and template is None):
         return None
     ends = set(foreign.ends) - {bpe.eot_id}

@@ -200,7 +200,7 @@ class ForeignTokenizer(Tokenizer):
 
     @cached_property
     def _surrounding(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the post-processor puts before and after a text."""
+        """The ids that the post-processor puts before and after a text."""
         alone = self._ids(self._hf, "a", with_surrounding=False).tolist()
         whole = self._ids(self._hf, "a", with_surrounding=True).tolist()
         before = next(k for k in range(len(whole) + 1) if whole[k : k + len(alone)] == alone)

@@ -41,8 +41,9 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
     `size` None: as many as there are ids. Raises ValueError for files that are damaged or do not fit together.
     """
     table = _parse("tokenizer.json", file)
-    if not isinstance(table.get("model"), dict) or not isinstance(table.setdefault("added_tokens", []), list):
-        raise ValueError("it has no model, or its added_tokens are no list")
+    added = table.setdefault("added_tokens", [])
+    if not isinstance(table.get("model"), dict) or not isinstance(added, list) or not all(map(_is_added_token, added)):
+        raise ValueError("it has no model, or its added_tokens are no list of tokens")
     settings = _read(directory / CONFIG)
     if "added_tokens_decoder" not in settings:
         settings = _read(directory / "special_tokens_map.json") | settings
@@ -66,6 +67,10 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
         chat_template=chat_template(directory),
         split_special=settings.get("split_special_tokens") is True,
     )
+
+
+def _is_added_token(value: Any) -> bool:
+    return isinstance(value, dict) and type(value.get("id")) is int and isinstance(value.get("content"), str)
 
 
 def _rebuild(table: dict[str, Any], kind: str, settings: Mapping[str, Any]) -> bool:

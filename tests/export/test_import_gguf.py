@@ -12,7 +12,8 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import UserError
-from gpt_cli.export.gguf import LAYOUTS, export_gguf
+from gpt_cli.export.answer_borders import guarded_jinja
+from gpt_cli.export.gguf import LAYOUTS, chat_keys, export_gguf
 from gpt_cli.export.gguf_reading import import_gguf
 from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.layout import choose_layout
@@ -86,9 +87,10 @@ def test_what_was_quantized_is_refused_by_the_name_of_a_tensor(dtype, tmp_path):
     [
         {"format": "chat"},
         {"format": "pairs", "completion_end": "\x04"},
-        {"format": "chat", "prompt_end": ": ", "completion_end": "\n--\n"},
+        {"format": "chat", "prompt_end": "=>", "completion_end": "\n-->"},
+        {"format": "pairs", "prompt_end": ": ", "completion_end": "\n--\n"},
     ],
-    ids=["chat", "pairs", "an end of several tokens"],
+    ids=["chat", "pairs", "an end of several tokens", "pairs whose answers are refused"],
 )
 def test_the_template_of_pairs_and_chats_comes_back_and_its_end_ends_an_answer(kind, data, tmp_path):
     run = make_run({}, TOKENIZERS[kind], data=DataConfig(**data))
@@ -99,12 +101,24 @@ def test_the_template_of_pairs_and_chats_comes_back_and_its_end_ends_an_answer(k
     assert (None if eot is None else eot.contents()) == (end[0] if len(end) == 1 else None)
     template = TurnTemplate.of(run.config.data)
     assert template is not None
-    assert fields["tokenizer.chat_template"].contents() == template.to_jinja()
+    assert fields["tokenizer.chat_template"].contents() == guarded_jinja(template, run.tokenizer)
     back = imported(tmp_path / "model.gguf", tmp_path / "back")
     assert TurnTemplate.of(back.config.data) == template
     assert back.config.sample.stop == [data.get("completion_end", "\x03")]
     export_gguf(back, tmp_path / "again.gguf")
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "model.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("data", [{"format": "chat"}, {"format": "pairs", "prompt_end": ": "}], ids=["chat", "pairs"])
+@pytest.mark.parametrize("kind", ["bpe", "bpe as gpt4"])
+def test_a_template_that_refuses_nothing_as_earlier_versions_wrote_it_comes_back_too(kind, data, tmp_path):
+    run = make_run({}, TOKENIZERS[kind])
+    template = TurnTemplate.of(DataConfig(**data))
+    assert template is not None
+    export_gguf(run, tmp_path / "model.gguf")
+    keys = chat_keys(template, run.tokenizer, template.to_jinja())
+    rewritten(tmp_path / "model.gguf", tmp_path / "earlier.gguf", keys)
+    assert TurnTemplate.of(imported(tmp_path / "earlier.gguf", tmp_path / "back").config.data) == template
 
 
 @pytest.mark.parametrize("kind", [name for name in TOKENIZERS if "unk" not in name])

@@ -61,6 +61,7 @@ def saved(tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
         directory = tmp_path / kind
         model.save_pretrained(directory, max_shard_size=shard)
         TOKENIZERS["bpe"].save(directory / "tokenizer.json")
+        (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
         return directory, model
 
     return save
