@@ -85,6 +85,11 @@ def guarded_jinja(template: TurnTemplate, tokenizer: Tokenizer) -> str:
     return _begin(tokenizer) + template.to_jinja(inexact)
 
 
+def learned_template(source: str, tokenizer: Tokenizer) -> TurnTemplate | None:
+    """The template of which `guarded_jinja` is `source`; None for any other."""
+    return TurnTemplate.from_jinja(source.removeprefix(_begin(tokenizer)))
+
+
 def with_chat_template(tokenizer_json: str, tokenizer: Tokenizer, template: TurnTemplate) -> tuple[str, str]:
     """The tokenizer.json of `tokenizer`, which splits off the answers if necessary, and the chat template beside it.
 

@@ -1,14 +1,8 @@
-"""A single GGUF file for llama.cpp: the same model, and a vocabulary that gives the same ids.
-
-Of llama.cpp's tokenizers GPT-2's byte-level BPE fits ours. Bytes are one without merges. For a character vocabulary
-the merges join the UTF-8 bytes of each character; no other merge can consume a part of them, as UTF-8 marks the first
-byte of a character. GGUF cannot express a vocabulary without an end of text (llama.cpp then takes id 11), so
-`<|endoftext|>` is added as the last id; its logit is the mean of all others, so it is never the most likely token.
-"""
+"""A single GGUF file for llama.cpp: the same model, with a vocabulary that gives the same ids."""
 
 import re
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,29 +15,24 @@ from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, require_package
 from gpt_cli.export.answer_borders import guarded_jinja
 from gpt_cli.export.architectures import GPT2, LLAMA, QWEN3
+from gpt_cli.export.gguf_vocabulary import GGUFVocabulary, further_end_key, gguf_vocabulary
 from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.names import name, named_tensors
 from gpt_cli.export.vocabulary import tokenizer_json
 from gpt_cli.files import ExistsError, replace_file
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.literals import Pattern
 from gpt_cli.model.parameters import gate_up_rows, qkv_rows
 from gpt_cli.model.position import rotary_frequencies
 from gpt_cli.run.load_model import LoadedRun
-from gpt_cli.tokenizer import BPETokenizer, CharTokenizer, Tokenizer
-from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER, END_OF_TEXT, bytes_to_unicode
-from gpt_cli.tokenizer.pretokenizer import pre_tokenizer
+from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
 
 GGUFType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 ARCHITECTURE = "general.architecture"
-_PATTERNS: dict[Pattern, str] = {"gpt2": "gpt-2", "gpt4": "llama-bpe"}  # its gpt-4o differs beyond ASCII
-_IGNORE_MERGES: tuple[Pattern, ...] = ("gpt4",)  # llama.cpp maps a word that is a token to that token
-UNUSED_MERGE = "ÿ ÿ"  # a merge of two bytes that UTF-8 never has: llama.cpp refuses a file without merges
-_NORMAL, _CONTROL = 1, 3  # types of tokens
 _IS_ROTATED = re.compile(r"\.attn_[qk]\.")
 _TABLES = ("token_embd.weight", "output.weight")
 TOKENIZER_JSON, CHAT_TEMPLATE = "tokenizer.huggingface.json", "tokenizer.chat_template"
-MERGES = "tokenizer.ggml.merges"
+SETTINGS = "gpt.tokenizer"
+"""What a run keeps beside the tokenizer.json of an imported model, as JSON."""
 
 
 def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -93,32 +82,6 @@ LAYOUTS = (
 )
 
 
-@dataclass(frozen=True)
-class GGUFVocabulary:
-    """A vocabulary for GGUF; tokens and merges are in GPT-2's byte-to-unicode spelling."""
-
-    tokens: list[str]
-    special: frozenset[int]
-    merges: list[str]
-    pattern: str
-    end_of_text: int
-
-    def keys(self) -> dict[str, Any]:
-        """The metadata of GGUF, by key."""
-        token_types = [_CONTROL if i in self.special else _NORMAL for i in range(len(self.tokens))]
-        metadata = {
-            "model": "gpt2",
-            "pre": self.pattern,
-            "tokens": self.tokens,
-            "token_type": token_types,
-            "merges": self.merges,
-            "bos_token_id": self.end_of_text,
-            "eos_token_id": self.end_of_text,
-            "add_bos_token": False,
-        }
-        return {f"tokenizer.ggml.{key}": value for key, value in metadata.items()}
-
-
 def gguf_package() -> Any:
     """The package gguf. Raises RequestError if it is not installed."""
     return require_package("gguf", "a GGUF file needs", "pip install 'gpt-cli[gguf]'", RequestError)
@@ -136,7 +99,8 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
     gguf = gguf_package()
     layout = choose_layout(run.config.model, LAYOUTS)
     vocabulary, template = gguf_vocabulary(run.tokenizer), TurnTemplate.of(run.config.data)
-    chat = {} if template is None else chat_keys(template, run.tokenizer, guarded_jinja(template, run.tokenizer))
+    source = None if template is None else guarded_jinja(template, run.tokenizer)
+    chat = chat_keys(vocabulary, run.tokenizer, template, source)
     if file.exists():
         raise ExistsError(f"{file} exists already", hint="export to another file, or move that one away")
     config, _ = layout.rewrite(run.config.model, named_tensors(run.model.state_dict()))
@@ -153,6 +117,8 @@ def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:
             writers = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, list: writer.add_array}
             writers[type(value)](key, value)
         writer.add_string(TOKENIZER_JSON, tokenizer_json(run.tokenizer))  # for `gpt import`
+        if isinstance(run.tokenizer, ForeignTokenizer):
+            writer.add_string(SETTINGS, run.tokenizer.settings_json)
         writer.add_file_type(getattr(gguf.LlamaFileType, _FILE_TYPES[dtype]))
         for key, tensor in tensors.items():
             tensor_type = getattr(gguf.GGMLQuantizationType, _tensor_type(key, tensor, dtype))
@@ -209,59 +175,15 @@ def model_keys(config: ModelConfig, layout: Layout, vocab_size: int) -> dict[str
     return {f"{layout.model_type}.{key}": value for key, value in sizes.items()}
 
 
-def chat_keys(template: TurnTemplate, tokenizer: Tokenizer, source: str) -> dict[str, Any]:
-    """Metadata of a model of completions, by key: its chat template, and the end of an answer if that is one token."""
+def chat_keys(
+    vocabulary: GGUFVocabulary, tokenizer: Tokenizer, template: TurnTemplate | None, source: str | None
+) -> dict[str, Any]:
+    """Metadata of a model of chats, by key: the `source` of its chat template, and the end of an answer.
+
+    That of a `template` which the run has learned, if it is one token, else that of an imported tokenizer.
+    """
+    if template is None:
+        own = tokenizer.chat_template if isinstance(tokenizer, ForeignTokenizer) else None
+        return {} if own is None else {CHAT_TEMPLATE: own}
     end = tokenizer.encode(template.completion_end).tolist()
-    return {CHAT_TEMPLATE: source, **({"tokenizer.ggml.eot_token_id": end[0]} if len(end) == 1 else {})}
-
-
-def gguf_vocabulary(tokenizer: Tokenizer) -> GGUFVocabulary:
-    """The vocabulary of `tokenizer` for llama.cpp. Raises RequestError, with the reason, if it cannot be expressed."""
-    special: frozenset[int] = frozenset()
-    pattern: Pattern = "gpt2"
-    if isinstance(tokenizer, BPETokenizer):
-        bpe = tokenizer.vocabulary
-        special, pattern = bpe.special, bpe.pattern
-        if pattern not in _PATTERNS:
-            raise RequestError(
-                f"llama.cpp does not split text as the pattern {pattern} does",
-                hint="train with tokenizer.pattern=gpt2 or gpt4, or export it for Transformers: --to hf",
-            )
-        _require_same_word_ids(tokenizer)
-        tokens = [t.decode() if i in special else bytes_to_unicode(t) for i, t in enumerate(bpe.tokens)]
-        merges = [f"{tokens[left]} {tokens[right]}" for left, right, _ in bpe.merges]
-    elif isinstance(tokenizer, CharTokenizer):
-        if tokenizer.unk_id is not None:
-            raise RequestError(
-                "llama.cpp has no <unk>: it leaves out the characters that a vocabulary lacks",
-                hint="train with tokenizer.unknown=error, or with tokenizer.kind=byte or bpe, which lack nothing",
-            )
-        tokens = [bytes_to_unicode(character.encode()) for character in tokenizer.characters]
-        merges = [f"{t[:i]} {t[i]}" for t in tokens for i in range(1, len(t))]
-    else:
-        tokens, merges = list(BYTE_ENCODER), []
-    end_of_text = tokenizer.eot_id
-    if end_of_text is None:
-        end_of_text = len(tokens)
-        tokens, special = [*tokens, END_OF_TEXT], special | {end_of_text}
-    return GGUFVocabulary(
-        tokens, special, list(dict.fromkeys(merges)) or [UNUSED_MERGE], _PATTERNS[pattern], end_of_text
-    )
-
-
-def _require_same_word_ids(tokenizer: BPETokenizer) -> None:
-    """Raise RequestError if llama.cpp would give a word that is a token other ids (its `ignore_merges`)."""
-    vocabulary = tokenizer.vocabulary
-    ignores_merges = vocabulary.pattern in _IGNORE_MERGES
-    if ignores_merges == vocabulary.ignore_merges:
-        return
-    split = pre_tokenizer(vocabulary.pattern)
-    for i, token in enumerate(vocabulary.tokens):
-        text = token.decode(errors="ignore")
-        if i in vocabulary.special or text.encode() != token or len(split.pre_tokenize_str(text)) > 1:
-            continue  # no word
-        if tokenizer.encode(text).tolist() != [i] or vocabulary.ignore_merges:
-            raise RequestError(
-                f"llama.cpp would encode {text!r} in another way than this tokenizer",
-                hint="export it for Transformers: --to hf",
-            )
+    return {CHAT_TEMPLATE: source, **({further_end_key(vocabulary): end[0]} if len(end) == 1 else {})}

@@ -3,6 +3,7 @@
 A key must have the value that the export writes for this model, or be in _NEUTRAL; any other is refused by name.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
@@ -16,25 +17,26 @@ from torch import Tensor
 from gpt_cli.config import Config, ModelConfig
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.export.answer_borders import learned_template
 from gpt_cli.export.gguf import (
     ARCHITECTURE,
     CHAT_TEMPLATE,
     LAYOUTS,
-    MERGES,
+    SETTINGS,
     TOKENIZER_JSON,
-    UNUSED_MERGE,
     chat_keys,
     gguf_package,
-    gguf_vocabulary,
     model_keys,
 )
+from gpt_cli.export.gguf_vocabulary import MERGES, UNUSED_MERGE, gguf_vocabulary
 from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import convert_tensors, create_imported
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.vocabulary import parse_exported
 from gpt_cli.files.safe_io import similar_path
 from gpt_cli.model.sizing import build_on_meta
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
+from gpt_cli.tokenizer.loader import parse_tokenizer
 
 _LOSSLESS_TYPES = ("F32", "F16", "BF16")
 _NEUTRAL = {"general.alignment", "general.file_type", "general.name", "general.quantization_version"}
@@ -102,7 +104,7 @@ def _model(
     if not isinstance(keys.get(TOKENIZER_JSON), str):
         raise UserError(f"it has no {TOKENIZER_JSON}, as files of `gpt export` do", where=location)
     try:
-        tokenizer = parse_exported(keys[TOKENIZER_JSON])
+        tokenizer = _tokenizer(keys)
         vocabulary = gguf_vocabulary(tokenizer)
     except (ValueError, RequestError) as error:
         raise UserError(
@@ -110,14 +112,15 @@ def _model(
         ) from None
     model = _candidate(layout, keys, tensor_types, location)
     source = str(keys.get(CHAT_TEMPLATE, ""))
-    template = TurnTemplate.from_jinja(source)
+    is_own = isinstance(tokenizer, ForeignTokenizer) and tokenizer.chat_template == source
+    template = None if is_own else learned_template(source, tokenizer)
     expected: dict[str, Any] = {
         **model_keys(model, layout, len(vocabulary.tokens)),
         **vocabulary.keys(),
-        **({} if template is None else chat_keys(template, tokenizer, source)),
+        **chat_keys(vocabulary, tokenizer, template, source),
     }
     for key, value in keys.items():
-        if key in (ARCHITECTURE, TOKENIZER_JSON) or key in _NEUTRAL:
+        if key in (ARCHITECTURE, TOKENIZER_JSON, SETTINGS) or key in _NEUTRAL:
             continue
         if key not in expected:
             raise UserError(f"it says {key}, and what that changes is not known here", where=location)
@@ -129,6 +132,14 @@ def _model(
     if missing := sorted(expected.keys() - keys.keys()):
         raise UserError(f"it does not say {missing[0]}", where=location)
     return layout, model, tokenizer, template
+
+
+def _tokenizer(keys: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of the keys. Raises ValueError if it is none."""
+    settings = keys.get(SETTINGS)
+    if settings is None:
+        return parse_exported(keys[TOKENIZER_JSON])
+    return parse_tokenizer(json.dumps(json.loads(settings) | {"tokenizer": json.loads(keys[TOKENIZER_JSON])}))
 
 
 def _candidate(layout: Layout, keys: Mapping[str, Any], tensor_types: Mapping[str, str], location: str) -> ModelConfig:

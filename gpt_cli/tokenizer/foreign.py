@@ -83,6 +83,11 @@ class ForeignTokenizer(Tokenizer):
     def begin_ids(self) -> tuple[int, ...]:
         return self._surrounding[0]
 
+    @property
+    def suffix_ids(self) -> tuple[int, ...]:
+        """The ids that stand after each text."""
+        return self._surrounding[1]
+
     def named_id(self, name: str) -> int | None:
         """The id of a token by its name in Transformers, such as pad_token; None without one."""
         text = dict(self.named).get(name)
@@ -151,26 +156,32 @@ class ForeignTokenizer(Tokenizer):
     @property
     def is_lossless(self) -> bool:
         """True if every text can be decoded from its ids: no normalizer, no white space that added tokens take away."""
-        stripping = any(token["lstrip"] or token["rstrip"] for token in self._table["added_tokens"])
-        return self._bpe is not None and not stripping
+        stripping = any(token["lstrip"] or token["rstrip"] for token in self.added_tokens)
+        return self.bpe is not None and not stripping
 
     @property
     def core(self) -> BPETokenizer | None:
         """The same ids for text without special tokens, in parts and fast; None if the file is no BPE of ours."""
-        return self._bpe if all(token["special"] for token in self._table["added_tokens"]) else None
+        return self.bpe if all(token["special"] for token in self.added_tokens) else None
 
     @cached_property
-    def _bpe(self) -> BPETokenizer | None:
+    def bpe(self) -> BPETokenizer | None:
         """The file as a BPE of ours, apart from its added tokens and post-processor; None if it is none."""
         try:
             return BPETokenizer(read_vocabulary(self._table, strict=False))
         except ValueError:
             return None
 
+    @property
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """The added tokens of the file: id, content and flags of each."""
+        tokens: list[dict[str, Any]] = self._table["added_tokens"]
+        return tokens
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """The ids of special tokens, which are not shown."""
-        return frozenset(token["id"] for token in self._table["added_tokens"] if token["special"])
+        return frozenset(token["id"] for token in self.added_tokens if token["special"])
 
     @cached_property
     def _table(self) -> dict[str, Any]:
@@ -215,8 +226,9 @@ class ForeignTokenizer(Tokenizer):
         spellings = ((i, self._hf.id_to_token(i)) for i in range(self.size))
         return tuple(b"" if s is None or i in self.special_ids else decode(s) for i, s in spellings)
 
-    @cached_property
-    def _json(self) -> str:
+    @property
+    def settings_json(self) -> str:
+        """The contents of the tokenizer's file but for the tokenizer.json of the model."""
         settings = {
             "format": FORMAT,
             "size": self.size,
@@ -225,7 +237,11 @@ class ForeignTokenizer(Tokenizer):
             "chat_template": self.chat_template,
             "split_special": self.split_special,
         }
-        return json.dumps({**settings, "tokenizer": json.loads(self.file)}, ensure_ascii=False)
+        return json.dumps(settings, ensure_ascii=False)
+
+    @cached_property
+    def _json(self) -> str:
+        return json.dumps({**json.loads(self.settings_json), "tokenizer": json.loads(self.file)}, ensure_ascii=False)
 
 
 def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig, TokenizerConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.export.gguf import export_gguf, gguf_vocabulary
+from gpt_cli.export.gguf import export_gguf
+from gpt_cli.export.gguf_vocabulary import gguf_vocabulary
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.tokenizer import CharTokenizer, train_tokenizer

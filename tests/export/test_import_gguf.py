@@ -15,6 +15,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.export.answer_borders import guarded_jinja
 from gpt_cli.export.gguf import LAYOUTS, chat_keys, export_gguf
 from gpt_cli.export.gguf_reading import import_gguf
+from gpt_cli.export.gguf_vocabulary import gguf_vocabulary
 from gpt_cli.export.huggingface import export_huggingface
 from gpt_cli.export.layout import choose_layout
 from gpt_cli.export.names import named_tensors
@@ -116,7 +117,7 @@ def test_a_template_that_refuses_nothing_as_earlier_versions_wrote_it_comes_back
     template = TurnTemplate.of(DataConfig(**data))
     assert template is not None
     export_gguf(run, tmp_path / "model.gguf")
-    keys = chat_keys(template, run.tokenizer, template.to_jinja())
+    keys = chat_keys(gguf_vocabulary(run.tokenizer), run.tokenizer, template, template.to_jinja())
     rewritten(tmp_path / "model.gguf", tmp_path / "earlier.gguf", keys)
     assert TurnTemplate.of(imported(tmp_path / "earlier.gguf", tmp_path / "back").config.data) == template
 
