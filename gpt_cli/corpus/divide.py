@@ -138,13 +138,10 @@ def learn_from_divided(
     return train_tokenizer(training_texts(), config)
 
 
-def encode_member(tokenizer: Tokenizer, text: str, where: str, *, whole: bool = False) -> Ids:
-    """The ids of `text`; of a `whole` one as of a prompt.
-
-    Raises as `Tokenizer.encode` does; UnknownCharacters with the location `where`.
-    """
+def encode_member(encode: Callable[[str], Ids], text: str, where: str) -> Ids:
+    """The ids of `text`. Raises as `encode` does; UnknownCharacters with the location `where`."""
     try:
-        return tokenizer.encode_prompt(text) if whole else tokenizer.encode(text)
+        return encode(text)
     except UnknownCharacters as error:
         error.where = where
         raise

@@ -38,6 +38,7 @@ from gpt_cli.tokenizer.loader import SIBLINGS
 MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 FILES = (CONFIG, "*.safetensors", INDEX, "tokenizer.json", "vocab.json", "merges.txt", *TOKENIZER_FILES)
 _JSON_LIMIT = 16 << 20
+_MAX_LISTED = 4  # end tokens
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.safetensors")
 _BUFFERS = re.compile(r"(.*\.attn\.(masked_)?bias|.*rotary_emb\.inv_freq)")  # constants that old files keep, too
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -120,7 +121,8 @@ def _with_valid_template(tokenizer: ForeignTokenizer, note: Notify) -> ForeignTo
 def _describe(tokenizer: ForeignTokenizer) -> str:
     """One line: where prompts begin and texts end, and whether there is a chat template."""
     begin = " ".join(tokenizer.decode([token]) for token in tokenizer.begin_ids)
-    ends = " or ".join(tokenizer.decode([token]) for token in tokenizer.ends)
+    ends = " or ".join(tokenizer.decode([token]) for token in tokenizer.ends[:_MAX_LISTED])
+    ends += f" or {len(tokenizer.ends) - _MAX_LISTED:,} others" if len(tokenizer.ends) > _MAX_LISTED else ""
     parts = [
         f"tokenizer of {tokenizer.vocab_size:,} ids",
         f"prompts begin with {escape_control_chars(begin)}" if begin else "",

@@ -5,6 +5,7 @@ messages and the texts of the special tokens, and no way to files, modules or at
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -20,6 +21,7 @@ from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.conversation import ContextWindow, Turn
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
+from gpt_cli.tokenizer.base import encode_text
 
 _LONGEST = 1 << 22  # characters of a rendered conversation
 
@@ -37,8 +39,8 @@ class _Generation(Extension):
 class TemplateConversation:
     """A conversation like `Conversation`, of which the whole is rendered by the model's template at each turn.
 
-    The oldest turns are dropped until it fits; the system message stays. Raises RequestError for a template that is not
-    valid.
+    The oldest turns are dropped until it fits; the system message stays. A turn that alone does not fit loses its
+    beginning. Raises RequestError for a template that is not valid.
     """
 
     def __init__(self, tokenizer: ForeignTokenizer, context_length: int, system: str | None = None) -> None:
@@ -59,8 +61,11 @@ class TemplateConversation:
 
     def say_messages(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
         """Add (role, text) messages, in their order. Raises as `say`."""
-        window = self._fit([*self._messages, *messages])
-        self._messages = self._messages[window.dropped_turns :] + list(messages)
+        for _, text in messages:
+            encode_text(text)
+        extended = [*self._messages, *messages]
+        first, window = self._fit(extended)
+        self._messages = extended[first:]
         self._user_text = next((text for role, text in reversed(messages) if role == "user"), None)
         self.text += "".join(f"{role}: {text}\n" for role, text in messages)
         return window
@@ -69,9 +74,9 @@ class TemplateConversation:
         """Let the model continue its last answer, or begin a conversation."""
         self._user_text = None
         if not self._messages or self._messages[-1][0] != "assistant":
-            return self._fit(self._messages)
-        window = self._fit(self._messages[:-1])
-        tokens = window.tokens + self._tokenizer.encode(self._messages[-1][1]).tolist()
+            return self._fit(self._messages)[1]
+        _, window = self._fit(self._messages[:-1])
+        tokens = window.tokens + self._tokenizer.encode_part(self._messages[-1][1]).tolist()
         return ContextWindow(tokens[-self._context :], window.dropped_turns, max(0, len(tokens) - self._context))
 
     def answer(self, text: str, seed: int | None) -> None:
@@ -93,15 +98,14 @@ class TemplateConversation:
         self._messages.clear()
         self.text = ""
 
-    def _fit(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
-        dropped = 0
-        while True:
-            tokens = self._encode(messages[dropped:])
-            later = [i for i in range(dropped + 1, len(messages)) if messages[i][0] == "user"]
-            if len(tokens) <= self._context or not later:
-                cut = max(0, len(tokens) - self._context)
-                return ContextWindow(tokens[cut:], dropped, cut)
-            dropped = later[0]
+    def _fit(self, messages: Sequence[tuple[str, str]]) -> tuple[int, ContextWindow]:
+        """(the first of `messages` that is kept, the context): the first one, or a user's from where the rest fits."""
+        firsts = [0, *(i for i in range(1, len(messages)) if messages[i][0] == "user")]
+        n = bisect_left(firsts[:-1], True, key=lambda first: len(self._encode(messages[first:])) <= self._context)
+        tokens = self._encode(messages[firsts[n] :])
+        cut = max(0, len(tokens) - self._context)
+        dropped = sum(role == "user" for role, _ in messages[: firsts[n]])
+        return firsts[n], ContextWindow(tokens[cut:], dropped, cut)
 
     def _encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         system = [] if self.system is None else [("system", self.system)]
@@ -110,9 +114,10 @@ class TemplateConversation:
 
 def imported_template(config: Config, tokenizer: Tokenizer) -> ForeignTokenizer | None:
     """`tokenizer` if its chat template is that of the run: it has one, and the config spells no turn in another way."""
-    spelled = config.sample.prefix or config.sample.suffix or TurnTemplate.of(config.data) is not None
-    is_imported = isinstance(tokenizer, ForeignTokenizer) and tokenizer.chat_template is not None
-    return tokenizer if is_imported and not spelled else None  # type: ignore[return-value]  # is_imported says so
+    if not isinstance(tokenizer, ForeignTokenizer) or tokenizer.chat_template is None:
+        return None
+    is_spelled = config.sample.prefix or config.sample.suffix or TurnTemplate.of(config.data) is not None
+    return None if is_spelled else tokenizer
 
 
 def encode_messages(tokenizer: ForeignTokenizer, messages: Sequence[tuple[str, str]]) -> list[int]:
@@ -132,9 +137,13 @@ def encode_messages(tokenizer: ForeignTokenizer, messages: Sequence[tuple[str, s
             size += len(piece)
             if size > _LONGEST:
                 raise RequestError(f"the chat template writes more than {_LONGEST:,} characters")
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+    except RequestError:
+        raise
+    except Exception as error:  # a template is a program
         raise RequestError(f"the chat template of this model refuses the messages: {error}") from None
-    return [int(token) for token in tokenizer.encode_chat("".join(rendered))]
+    if not (tokens := tokenizer.encode_chat("".join(rendered)).tolist()):
+        raise RequestError("the chat template of this model writes nothing for these messages")
+    return [int(token) for token in tokens]
 
 
 @cache
@@ -147,7 +156,7 @@ def compile_template(source: str) -> Template:
     environment.globals |= {"raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form)}
     try:
         return environment.from_string(source)
-    except TemplateError as error:
+    except Exception as error:  # Python's compiler has limits of its own
         raise RequestError(f"the chat template of this model is not valid: {error}") from None
 
 

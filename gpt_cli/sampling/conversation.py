@@ -51,7 +51,7 @@ class Conversation:
         self.turns: list[Turn] = []
         """The transcript: all turns."""
         self._tokenizer = tokenizer
-        self._head = list(head)
+        self._head = list(head or tokenizer.begin_ids)
         self._context = context_length - len(self._head)  # that of the turns
         self._prefix, self._suffix = prefix, suffix
         self._separator = "" if template is not None or tokenizer.unknown_characters("\n") else "\n"
@@ -89,8 +89,7 @@ class Conversation:
     def _add(self, text: str, user_text: str | None) -> ContextWindow:
         if self._single_turn:
             self._seen.clear()
-        starts = not (self._seen or self._head)
-        tokens = encode_prompt(self._tokenizer, text) if starts or not text else self._tokenizer.encode(text).tolist()
+        tokens = self._encode(text)
         if self._templated or not self._seen:
             self._seen.append(tokens)
         else:
@@ -102,14 +101,14 @@ class Conversation:
     def continue_(self) -> ContextWindow:
         """Let the model continue its own text, or begin one, without a user's turn."""
         if not self._seen:
-            self._seen.append(encode_prompt(self._tokenizer, ""))
+            self._seen.append(self._encode(""))
         self._user_text = None
         return self._fit()
 
     def answer(self, text: str, seed: int | None) -> None:
         """Add the model's turn."""
         if text + self._end:
-            self._seen[-1] += [int(token) for token in self._tokenizer.encode(text + self._end)]
+            self._seen[-1] += [int(token) for token in self._tokenizer.encode_part(text + self._end)]
         self.text += text + self._end
         self.turns.append(Turn(self._user_text, text, seed))
 
@@ -126,6 +125,14 @@ class Conversation:
     @property
     def _templated(self) -> bool:
         return bool(self._prefix or self._suffix)
+
+    def _encode(self, text: str) -> list[int]:
+        """The ids of `text` after those that are there; at least one token of all."""
+        if not text:
+            return [] if self._tokenizer.begin_ids else encode_prompt(self._tokenizer, "")
+        goes_on = self._seen or len(self._head) > len(self._tokenizer.begin_ids)
+        encode = self._tokenizer.encode_part if goes_on else self._tokenizer.encode
+        return [int(token) for token in encode(text)]
 
     def _fit(self) -> ContextWindow:
         turns = tokens = 0

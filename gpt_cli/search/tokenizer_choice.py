@@ -7,9 +7,11 @@ import numpy as np
 
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.vocab_size import choose_vocab_size
+from gpt_cli.errors import RequestError
 from gpt_cli.literals import TokenizerKind
 from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+from gpt_cli.tokenizer.trainer import NEEDS_FILE
 
 _MAX_CHAR_VOCAB = 512  # a larger alphabet is better encoded as bytes or BPE
 _MIN_BPE_CHARACTERS = 1_000_000
@@ -46,6 +48,8 @@ def choose_tokenizer(
     vocab_size = choose_vocab_size(beginning[: learned_from * 9 // 10], learned_from)
     uses_alphabet = alphabet_size <= _MAX_CHAR_VOCAB and not reads_others  # else bytes or BPE
     kind = fixed.get("tokenizer.kind", _choose_kind(characters, uses_alphabet, vocab_size, has_gpu))
+    if kind == "hf":
+        raise RequestError(NEEDS_FILE)
     if kind != "bpe":
         return {"tokenizer.kind": kind}, f"One token per {'byte' if kind == 'byte' else 'character'}: {size}."
     values = {"tokenizer.kind": kind, "tokenizer.vocab_size": fixed.get("tokenizer.vocab_size") or vocab_size}

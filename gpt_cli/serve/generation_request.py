@@ -17,7 +17,7 @@ from gpt_cli.serve.api_errors import ApiError, to_api_error
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.request_schemas import GenerationFields, Message
-from gpt_cli.tokenizer import ForeignTokenizer
+from gpt_cli.tokenizer import ForeignTokenizer, UnknownCharacters
 
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
@@ -179,7 +179,8 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
             return _encode_learned_chat(model, spelled, template)
         return _encode_turns(model, spelled, template)
     except UserError as error:
-        raise ApiError(400, error.message, param="messages", code="unknown_characters") from None
+        code = "unknown_characters" if isinstance(error, UnknownCharacters) else "invalid_parameter"
+        raise ApiError(400, error.message, param="messages", code=code) from None
 
 
 def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate) -> list[int]:
@@ -188,7 +189,7 @@ def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]]
     for _, text in system:
         refuse_marks(text, prefix, suffix)
     parts = [encode(model, template.message(*message), "messages") for message in system[:1]]
-    parts += [model.tokenizer.encode(template.message(*message)).tolist() for message in system[1:]]
+    parts += [model.tokenizer.encode_part(template.message(*message)).tolist() for message in system[1:]]
     head = [token for part in parts for token in part]
     conversation = Conversation(
         model.tokenizer, model.context_length, prefix, suffix, template, _checked_head(model, head)

@@ -72,6 +72,10 @@ class Tokenizer(Protocol):
         """The ids of `text` as a prompt: with what the tokenizer puts around a text. Raises as `encode` does."""
         return self.encode(text)
 
+    def encode_part(self, text: str) -> Ids:
+        """The ids of `text` that goes on after other tokens. Raises as `encode` does."""
+        return self.encode(text)
+
     def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
         """((N,) ids of `text` as a prompt, (N + 1,) offsets in its UTF-8 at which each begins, and its length).
 

@@ -8,7 +8,8 @@ it is a byte-level BPE with one of our patterns. Otherwise a RequestError names 
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -103,6 +104,10 @@ class ForeignTokenizer(Tokenizer):
         encode_text(text)
         return self._ids(self._hf_split if self.split_special else self._hf, text, with_surrounding=True)
 
+    def encode_part(self, text: str) -> Ids:
+        encode_text(text)
+        return self._ids(self._hf_part, text, with_surrounding=False)
+
     def encode_chat(self, rendered: str) -> Ids:
         """The ids of the text that the chat template made, which has its own begin and end tokens."""
         encode_text(rendered)
@@ -110,9 +115,8 @@ class ForeignTokenizer(Tokenizer):
 
     def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
         encode_text(text)
-        tokenizer = self._hf_spans
-        tokenizer.encode_special_tokens = self.split_special
-        encoding = tokenizer.encode(text, add_special_tokens=False)
+        with _library_errors("the text cannot be encoded"):
+            encoding = self._hf_spans.encode(text, add_special_tokens=False)
         begin, end = self._surrounding
         sizes = np.array([0, *(len(character.encode()) for character in text)], dtype=np.int64).cumsum()
         starts = sizes[[start for start, _ in encoding.offsets]]
@@ -130,8 +134,9 @@ class ForeignTokenizer(Tokenizer):
     def token_bytes(self, token: int) -> bytes:
         validate_ids([token], self.size)
         if self._pieces is None:
+            kind = (self._table["decoder"] or {"type": "none"})["type"]
             raise RequestError(
-                f"the decoder of this tokenizer ({self._table['decoder']['type']}) makes text of several tokens"
+                f"the decoder of this tokenizer ({kind}) makes text of several tokens"
                 " together, so single tokens have no bytes: training, regular expressions and bits per byte need them"
             )
         return self._pieces[token]
@@ -142,10 +147,6 @@ class ForeignTokenizer(Tokenizer):
     @property
     def is_incremental(self) -> bool:
         return bool(self._table["decoder"] and self._table["decoder"]["type"] == "ByteLevel")
-
-    def is_byte_token(self, token: int) -> bool:
-        """True if `token` is one byte of a character that the vocabulary lacks (`<0xE2>`)."""
-        return _BYTE.fullmatch(self._hf.id_to_token(token) or "") is not None
 
     def unknown_characters(self, text: str) -> list[str]:
         return []
@@ -190,23 +191,33 @@ class ForeignTokenizer(Tokenizer):
 
     @cached_property
     def _hf(self) -> HFTokenizer:
-        return _open(self.file)
+        return open_tokenizer(self.file)
 
     @cached_property
     def _hf_split(self) -> HFTokenizer:
         """The same, with the text of special tokens as ordinary text."""
-        tokenizer = _open(self.file)
+        tokenizer = open_tokenizer(self.file)
         tokenizer.encode_special_tokens = True
         return tokenizer
 
     @cached_property
     def _hf_spans(self) -> HFTokenizer:
         """The same without a post-processor, which may leave white space out of the offsets of tokens."""
-        return _open(json.dumps({**json.loads(self.file), "post_processor": None}))
+        tokenizer = open_tokenizer(json.dumps({**self._table, "post_processor": None}))
+        tokenizer.encode_special_tokens = self.split_special
+        return tokenizer
+
+    @cached_property
+    def _hf_part(self) -> HFTokenizer:
+        """The same without the space before a text, and with the text of special tokens as ordinary text."""
+        tokenizer = open_tokenizer(json.dumps(_without_prefix(self._table)))
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     @staticmethod
     def _ids(tokenizer: HFTokenizer, text: str, *, with_surrounding: bool) -> Ids:
-        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=with_surrounding)
+        with _library_errors("the text cannot be encoded"):
+            (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=with_surrounding)
         return np.array(encoding.ids, dtype=np.uint32)
 
     @cached_property
@@ -254,7 +265,7 @@ def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:
             "named": dict(named),
             "chat_template": None | str() as template,
             "split_special": bool(split_special),
-            "tokenizer": dict(file),
+            "tokenizer": {"model": dict()} as file,
             **rest,
         } if not rest and all(type(token) is int for token in ends):
             if all(isinstance(text, str) for text in named.values()):
@@ -263,15 +274,42 @@ def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:
     raise ValueError(f"its format is {FORMAT!r}, and its fields are not those of this format")
 
 
-def _open(file: str) -> HFTokenizer:
+def open_tokenizer(file: str) -> HFTokenizer:
     """The library's tokenizer, without the padding and truncation of batches. Raises ValueError."""
     try:
-        tokenizer = HFTokenizer.from_str(file)
-    except Exception as error:  # the library raises nothing more specific
-        raise ValueError(f"the tokenizers library cannot read it: {error}") from None
+        with _library_errors("the tokenizers library cannot read it"):
+            tokenizer = HFTokenizer.from_str(file)
+    except RequestError as error:
+        raise ValueError(error.message) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
+
+
+@contextmanager
+def _library_errors(problem: str) -> Iterator[None]:
+    """Raise RequestError for whatever the library raises: plain exceptions, and panics, which are none."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        reason = " ".join(str(error).split())
+        raise RequestError(f"{problem} by the tokenizer of this model: {reason:.200}") from None
+
+
+def _without_prefix(part: Any) -> Any:
+    """A parsed file, or a part of it, without what puts a space before a text."""
+    if isinstance(part, list):
+        return [_without_prefix(one) for one in part if not (isinstance(one, dict) and one.get("type") == "Prepend")]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return None
+    if "model" in part:  # a vocabulary has nothing of the kind, and is large
+        return {key: value if key == "model" else _without_prefix(value) for key, value in part.items()}
+    never = {"add_prefix_space": False, "prepend_scheme": "never"}
+    return {key: never[key] if key in never else _without_prefix(value) for key, value in part.items()}
 
 
 def _token_decoder(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:

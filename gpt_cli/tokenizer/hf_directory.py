@@ -10,13 +10,13 @@ that only a name declares, and with the parts that some classes set themselves, 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpt_cli.files import read_file
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
-from gpt_cli.tokenizer.foreign import ForeignTokenizer
+from gpt_cli.tokenizer.foreign import ForeignTokenizer, open_tokenizer
 
 CHAT_TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 FILES = (CONFIG, "special_tokens_map.json", CHAT_TEMPLATE, "generation_config.json")
@@ -56,7 +56,7 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
     special = {**_CLASS_NAMES.get(kind, {}), **_named_tokens(table, settings)}
     named = {name: text for name, value in special.items() if (text := _content(value)) is not None}
     _declare_tokens(table, settings, special)
-    ids = _vocabulary(table) | {token["content"]: token["id"] for token in table["added_tokens"]}
+    ids = _number_tokens(table)
     size = max(ids.values(), default=-1) + 1 if size is None else size
     ends = _ends(directory, ids.get(named.get("eos_token", "")))
     return ForeignTokenizer(
@@ -83,7 +83,8 @@ def _rebuild(table: dict[str, Any], kind: str, settings: Mapping[str, Any]) -> b
         "use_regex": True,
     }
     space = settings.get("add_prefix_space")
-    if model.get("type", "BPE") != "BPE" or (kind == "LlamaTokenizer" and '"ByteLevel"' in json.dumps(table)):
+    steps = json.dumps([table.get("pre_tokenizer"), table.get("decoder")])
+    if model.get("type", "BPE") != "BPE" or (kind == "LlamaTokenizer" and '"ByteLevel"' in steps):
         return False
     if kind == "GPT2Tokenizer":
         split = byte_level | {"add_prefix_space": space is True}
@@ -123,26 +124,43 @@ def _declare_tokens(table: dict[str, Any], settings: Mapping[str, Any], named: M
     """Bring `added_tokens` up to date: flags in tokenizer_config.json, and special tokens that only a name declares."""
     vocabulary = _vocabulary(table)
     added = {token["content"]: dict(token) for token in table["added_tokens"]}
-    decoder = settings.get("added_tokens_decoder") or {}
-    ordered = sorted(decoder.items(), key=lambda item: int(item[0])) if isinstance(decoder, dict) else []
-    extra: list[Any] = []
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        value = settings.get(key) or []
-        extra += value.values() if isinstance(value, dict) else value
-    declared = [(value, False) for _, value in ordered] + [(value, True) for value in [*named.values(), *extra]]
-    for value, is_special in declared:
-        if not (text := _content(value)):
+    for value, is_special in _declarations(settings, named):
+        text = _content(value)
+        if not text:
             continue
-        if text in added and is_special:
-            added[text]["special"] = True
-            continue
-        flags = dict.fromkeys(_FLAGS, False) | {flag: value[flag] for flag in _FLAGS if flag in value}
-        special = is_special or (isinstance(value, dict) and value.get("special") is True)
-        if text not in added:
-            largest = max((token["id"] for token in added.values()), default=-1)
-            added[text] = {"id": vocabulary.get(text, max(largest + 1, len(vocabulary)))}
-        added[text] |= {"content": text, **flags, "special": special}
+        token = added.get(text)
+        if token is None:
+            largest = max((other["id"] for other in added.values()), default=-1)
+            token = {"id": vocabulary.get(text, max(largest + 1, len(vocabulary))), "content": text}
+        if text not in added or not is_special:
+            flags = value if isinstance(value, dict) else {}
+            token |= {flag: flags.get(flag) is True for flag in _FLAGS}
+            is_special = is_special or flags.get("special") is True
+        # What the file calls special stays so: the library does not forget it.
+        added[text] = token | {"special": is_special or token.get("special") is True}
     table["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+
+
+def _declarations(settings: Mapping[str, Any], named: Mapping[str, Any]) -> Iterator[tuple[Any, bool]]:
+    """Yield the tokens of tokenizer_config.json, as text or with flags, and whether their place makes them special."""
+    decoder = settings.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict) or not all(map(str.isdecimal, decoder)):
+        raise ValueError("added_tokens_decoder is no table by id")
+    yield from ((value, False) for _, value in sorted(decoder.items(), key=lambda item: int(item[0])))
+    yield from ((value, True) for value in named.values())
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        extra = settings.get(key) or []
+        if not isinstance(extra, list | dict):
+            raise ValueError(f"{key} is {extra!r:.80}")
+        yield from ((value, True) for value in (extra.values() if isinstance(extra, dict) else extra))
+
+
+def _number_tokens(table: dict[str, Any]) -> dict[str, int]:
+    """The ids of all tokens, in which the library leaves no gaps; `added_tokens` are renumbered likewise."""
+    tokenizer = open_tokenizer(json.dumps(table))
+    for token in table["added_tokens"]:
+        token["id"] = tokenizer.token_to_id(token["content"])
+    return tokenizer.get_vocab(with_added_tokens=True)
 
 
 def _vocabulary(table: Mapping[str, Any]) -> dict[str, int]:

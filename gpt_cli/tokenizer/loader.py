@@ -72,19 +72,12 @@ def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
         return BPETokenizer(read_gpt2_files(file, _read_sibling(path)))
     try:
         return _parse_json(file)
-    except ValueError as error:
-        if (tokenizer := _read_lossless(path.parent, text)) is None:
-            raise error from None
-        return tokenizer
-
-
-def _read_lossless(directory: Path, text: str) -> Tokenizer | None:
-    """The tokenizer of a file that is no BPE of ours, if it loses no text; None if it would, or is none."""
-    try:
-        tokenizer = read_hf_directory(directory, text)
     except ValueError:
-        return None
-    return tokenizer if tokenizer.is_lossless else None
+        if "format" not in file and "model" in file:
+            read_vocabulary(file, strict=False)  # raises the reason why text would be lost
+            if (tokenizer := read_hf_directory(path.parent, text)).is_lossless:
+                return tokenizer
+        raise
 
 
 def _read_sibling(path: Path) -> str:

@@ -49,8 +49,9 @@ class StreamDecoder:
 class _Window:
     """Decodes by the library, as the difference of two texts: for decoders whose tokens depend on their neighbours.
 
-    The window begins with tokens whose text is out already, so that nothing is taken away at its start, and ends where
-    a text that follows can no longer change it: single bytes become a character, or each U+FFFD, only at their end.
+    The window begins with tokens whose text is out already, so that nothing is taken away at its start. Bytes of a
+    character are held until it is complete. The library makes U+FFFD of all of a run of bytes that is no UTF-8 in
+    whole; characters of it that are out already stay.
     """
 
     def __init__(self, tokenizer: ForeignTokenizer, prompt: Sequence[int]) -> None:
@@ -62,8 +63,6 @@ class _Window:
         if token in self._tokenizer.special_ids:
             return ""
         self._ids.append(token)
-        if self._tokenizer.is_byte_token(token):
-            return ""
         return self._advance(hold=True)
 
     def flush(self) -> str:
@@ -74,7 +73,8 @@ class _Window:
         before, text = decode(self._ids[: self._shown]), decode(self._ids)
         if hold and text.endswith("\ufffd"):
             return ""
-        if len(before) < len(text):
-            self._ids = self._ids[self._shown :]
-            self._shown = len(self._ids)
-        return text[len(before) :]
+        if text == before:
+            return ""
+        self._ids, new = self._ids[self._shown :], text[len(before) :]
+        self._shown = len(self._ids)
+        return new if text.startswith(before) else decode(self._ids)

@@ -25,6 +25,7 @@ from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
 from gpt_cli.tokenizer.loader import load_tokenizer
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer, split_chunks
 
+NEEDS_FILE = "tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names"
 BLOCK = 1 << 16  # characters; the unit of work of a core
 _COUNT_BLOCK = 1 << 24  # characters counted at once, to bound the memory
 _LONG_WORD = 1000  # characters
@@ -44,7 +45,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         case "byte":
             return ByteTokenizer()
         case "hf":
-            raise RequestError("tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names")
+            raise RequestError(NEEDS_FILE)
         case "bpe":
             assert config.vocab_size is not None  # the caller has chosen it
             if config.allow_special:  # the special token needs no merges

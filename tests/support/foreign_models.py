@@ -100,6 +100,7 @@ def make_foreign_model(seed: int, directory: Path) -> ForeignModel:
     if draws.maybe("rows beyond the ids", 0.3):
         size = -(-size // 64) * 64
     model = transformers.AutoModelForCausalLM.from_config(_config(kind, size, draws)).eval()
+    _make_broken_characters_unlikely(model, tokenizer)
     _set_ends(model, tokenizer, foreign, draws)
     model.save_pretrained(directory)
     if draws.maybe("no generation_config.json", 0.15):
@@ -155,6 +156,14 @@ def _set_ends(model: Any, tokenizer: Any, foreign: ForeignTokenizer, draws: Draw
 
 
 @torch.no_grad()
+def _make_broken_characters_unlikely(model: Any, tokenizer: Any) -> None:
+    """Have greedy texts contain no bytes beyond ASCII: the library makes U+FFFD of all bytes around an invalid one."""
+    vocabulary = tokenizer.get_vocab()
+    names = [f"<0x{byte:02X}>" for byte in range(0x80, 0x100)]
+    model.get_output_embeddings().weight[[vocabulary[name] for name in names if name in vocabulary]] = 0
+
+
+@torch.no_grad()
 def _make_likely(model: Any, tokenizer: Any, ends: list[int]) -> None:
     """Exchange the rows of `ends` with those of tokens that greedy texts have after some others."""
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
@@ -197,7 +206,8 @@ def reference(directory: Path) -> Reference:
         new = continuations[text][: -1 if continuations[text][-1] in ends else None]
         before = tokenizer.decode(tokens, skip_special_tokens=True)
         whole = tokenizer.decode(tokens + new, skip_special_tokens=True)
-        if whole.startswith(before):
+        is_broken = "\ufffd" in whole and "<0xFF>" in tokenizer.get_vocab()
+        if whole.startswith(before) and not is_broken:
             continued[text] = whole.removeprefix(before)
     log_probs = {text: _log_probs(model, tokens) for text, tokens in ids.items() if len(tokens) > 1}
     chats = [_chat_ids(tokenizer, chat) for chat in CHATS] if tokenizer.chat_template else []

@@ -76,8 +76,8 @@ def chat(
     generator = open_generator(saved, device, engine, weights, rows=1)
     generator.require(sampling)
     generator.warm_up()
-    imported = imported_template(saved.config, saved.tokenizer)
-    if imported is not None and not (before or between):
+    imported = None if before or between else imported_template(saved.config, saved.tokenizer)
+    if imported is not None:
         conversation: Conversation | TemplateConversation = TemplateConversation(imported, context, system)
     else:
         head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
@@ -100,7 +100,7 @@ def _system_tokens(
         raise RequestError("--system is for a run that learned chats (data.format=chat)", hint=hint)
     refuse_unknown(tokenizer, {"--system": system})
     refuse_marks(system, template.prompt_end, template.completion_end)
-    tokens: list[int] = tokenizer.encode(template.message("system", system)).tolist()
+    tokens: list[int] = tokenizer.encode_prompt(template.message("system", system)).tolist()
     if len(tokens) > context_length // 2:
         raise RequestError(f"--system has {len(tokens):,} tokens, more than half of the context of {context_length:,}")
     return tokens

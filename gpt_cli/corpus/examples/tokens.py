@@ -49,7 +49,8 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], c
         size = starts[-1] + len(begin)
         for prompt, completion in example.turns:
             for text, kind in ((prompt, PROMPT), (completion, COMPLETION)):
-                ids.append(encode_member(tokenizer, text, example.where))
+                encode = tokenizer.encode if size == starts[-1] + len(begin) else tokenizer.encode_part
+                ids.append(encode_member(encode, text, example.where))
                 kinds.append(np.full(len(ids[-1]), kind, dtype=np.uint8))
                 size += len(ids[-1])
             kinds[-1][-1] = COMPLETION_END

@@ -128,7 +128,7 @@ def learn_from_labelled(splits: dict[Split, list[LabelledText]], config: Tokeniz
 
 def encode_labelled(tokenizer: Tokenizer, texts: Sequence[LabelledText]) -> LabelledTexts:
     """Encode texts. Raises as `Tokenizer.encode` does; UnknownCharacters with the location of the text."""
-    ids = [encode_member(tokenizer, text.text, text.where, whole=True) for text in texts]
+    ids = [encode_member(tokenizer.encode_prompt, text.text, text.where) for text in texts]
     starts = np.cumsum([0, *map(len, ids)], dtype=np.int64)
     tokens = to_token_dtype(np.concatenate([np.zeros(0, dtype=np.uint32), *ids]), tokenizer.vocab_size)
     return LabelledTexts(tokens, starts, texts)
