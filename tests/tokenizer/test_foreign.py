@@ -225,6 +225,54 @@ def test_dropout_which_draws_the_ids_is_refused():
         ForeignTokenizer(json.dumps(file), 500)
 
 
+def test_ids_are_those_of_the_library_which_leaves_no_gaps(tmp_path: Path):
+    file = json.loads(byte_level().to_str())
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    file["added_tokens"].append({"id": 700, "content": "<end>", "special": True, **flags})
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    tokenizer = read_hf_directory(tmp_path, json.dumps(file), 800)
+    assert tokenizer.ends == (400,)
+    assert tokenizer.encode("<end>", allow_special=True).tolist() == [400]
+    assert tokenizer.special_ids == {0, 1, 400}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 10},
+        {"ends": [999]},
+        {"ends": ["1"]},
+        {"named": {"bos_token": 3}},
+        {"tokenizer": {}},
+        {"tokenizer": {"model": []}},
+        {"surprise": 1},
+    ],
+)
+def test_a_damaged_file_of_a_run_is_refused(change):
+    with pytest.raises(ValueError, match=r"format|id|token|library|read"):
+        parse_tokenizer(json.dumps({**json.loads(FOREIGN["begin"].to_json()), **change}))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "a"]]}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"added_tokens": [5]},
+        {"model": {"type": "Surprise", "vocab": {}}},
+    ],
+)
+def test_a_file_that_the_library_cannot_read_or_panics_at_is_refused(parts, tmp_path: Path):
+    with pytest.raises(ValueError, match=r"read|tokens"):
+        read_hf_directory(tmp_path, json.dumps({**json.loads(byte_level().to_str()), **parts}), 500)
+
+
+def test_text_that_the_library_cannot_encode_is_an_error():
+    tokenizer = HFTokenizer(models.Unigram([("a", -1.0)], None))
+    with pytest.raises(RequestError, match="cannot be encoded"):
+        foreign(tokenizer).encode_prompt("龍")
+
+
 def test_a_file_that_loses_no_text_is_a_tokenizer_file_and_another_is_refused(tmp_path: Path):
     path = tmp_path / "tokenizer.json"
     path.write_text(with_begin(byte_level()).to_str())
