@@ -225,6 +225,8 @@ class ForeignTokenizer(Tokenizer):
         """The ids that the post-processor puts before and after a text."""
         alone = self._ids(self._hf, "a", with_surrounding=False).tolist()
         whole = self._ids(self._hf, "a", with_surrounding=True).tolist()
+        if not alone:  # a vocabulary without this letter
+            return tuple(whole), ()
         before = next(k for k in range(len(whole) + 1) if whole[k : k + len(alone)] == alone)
         return tuple(whole[:before]), tuple(whole[before + len(alone) :])
 
