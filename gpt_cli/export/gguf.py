@@ -32,7 +32,7 @@ _IS_ROTATED = re.compile(r"\.attn_[qk]\.")
 _TABLES = ("token_embd.weight", "output.weight")
 TOKENIZER_JSON, CHAT_TEMPLATE = "tokenizer.huggingface.json", "tokenizer.chat_template"
 SETTINGS = "gpt.tokenizer"
-"""What a run keeps beside the tokenizer.json of an imported model, as JSON."""
+"""The settings that stand beside the tokenizer.json of an imported model in a run, as JSON."""
 
 
 def permute_rope(config: ModelConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
