@@ -73,7 +73,7 @@ class Tokenizer(Protocol):
         return self.encode(text)
 
     def encode_part(self, text: str) -> Ids:
-        """The ids of `text` that goes on after other tokens. Raises as `encode` does."""
+        """The ids of `text` as the continuation of other tokens. Raises as `encode` does."""
         return self.encode(text)
 
     def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
