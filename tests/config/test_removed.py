@@ -65,6 +65,7 @@ def test_a_removed_key_in_use_is_one_error_with_its_sentence_and_place(key, tmp_
     assert raised.value.message == REMOVED[key].sentence(key)
 
 
+@pytest.mark.system
 def test_every_verb_takes_an_override_of_a_removed_key_at_its_off_value(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("the king and the queen went to the town.\n" * 60)

@@ -132,6 +132,7 @@ def test_a_run_of_a_kept_sweep_is_a_run_like_any_other():
             assert evaluated(str(path))["loss"] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.system
 def test_a_kept_ladder_is_finished_and_fits_the_law_it_fitted_without_training_again():
     shutil.copytree(FOLDER / "scale", "scale")
     points = {point["name"]: point for point in json.loads(gpt(*SCALE, "--json"))["points"]}

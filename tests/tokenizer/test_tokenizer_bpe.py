@@ -316,6 +316,7 @@ def test_pieces_of_ascii_are_those_of_the_published_pattern(pattern: Pattern, te
     assert pre_tokenize(text, pattern) == hf_pieces
 
 
+@pytest.mark.system
 def test_white_space_is_what_the_patterns_take_for_it() -> None:
     all_characters = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
     hf_spaces = [space for run, _ in Split(Regex(r"\S+"), "removed").pre_tokenize_str(all_characters) for space in run]
