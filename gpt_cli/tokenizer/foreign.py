@@ -115,7 +115,7 @@ class ForeignTokenizer(Tokenizer):
 
     def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
         encode_text(text)
-        with _library_errors("the text cannot be encoded"):
+        with _library_errors("the tokenizer of this model cannot encode the text"):
             encoding = self._hf_spans.encode(text, add_special_tokens=False)
         begin, end = self._surrounding
         sizes = np.array([0, *(len(character.encode()) for character in text)], dtype=np.int64).cumsum()
@@ -216,7 +216,7 @@ class ForeignTokenizer(Tokenizer):
 
     @staticmethod
     def _ids(tokenizer: HFTokenizer, text: str, *, with_surrounding: bool) -> Ids:
-        with _library_errors("the text cannot be encoded"):
+        with _library_errors("the tokenizer of this model cannot encode the text"):
             (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=with_surrounding)
         return np.array(encoding.ids, dtype=np.uint32)
 
@@ -297,7 +297,7 @@ def _library_errors(problem: str) -> Iterator[None]:
         raise
     except BaseException as error:
         reason = " ".join(str(error).split())
-        raise RequestError(f"{problem} by the tokenizer of this model: {reason:.200}") from None
+        raise RequestError(f"{problem}: {reason:.200}") from None
 
 
 def _without_prefix(part: Any) -> Any:

@@ -269,7 +269,7 @@ def test_a_file_that_the_library_cannot_read_or_panics_at_is_refused(parts, tmp_
 
 def test_text_that_the_library_cannot_encode_is_an_error():
     tokenizer = HFTokenizer(models.Unigram([("a", -1.0)], None))
-    with pytest.raises(RequestError, match="cannot be encoded"):
+    with pytest.raises(RequestError, match="cannot encode the text"):
         foreign(tokenizer).encode_prompt("龍")
 
 
