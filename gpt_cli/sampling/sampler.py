@@ -55,7 +55,8 @@ class Sampler:
     ) -> Iterator[list[TextStream]]:
         """Continue each prompt in `n` ways, about `batch_size` texts at once; yields `n` texts for each, in order.
 
-        A text equals that of `generate` with the same seed: it does not depend on the other prompts. Raises
+        A text equals that of `generate` with the same seed: it does not depend on the other prompts, except that equal
+        ones are drawn independently: k times the same prompt gives the texts of `generate_batch(prompt, k * n)`. Raises
         RequestError at once, as `generate` does, and TypeError for prompts that are no texts.
         """
         if isinstance(prompts, str):

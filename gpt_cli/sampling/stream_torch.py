@@ -31,7 +31,8 @@ def stream_batches(
 ) -> Iterator[list[TextStream]]:
     """`n` continuations of each prompt, prompt by prompt, about `batch_size` texts (None: all) at once.
 
-    A text does not depend on the other prompts, nor on `n`, `batch_size` and `decoder`, which is faster on a GPU. The
+    A text depends on neither the other prompts nor `n`, `batch_size` and `decoder`, which is faster on a GPU, except
+    that equal prompts are drawn independently: with k equal ones before it, a prompt has the samples from k * n. The
     unknown token is never generated. Raises RequestError, at once, for settings that the vocabulary cannot meet.
     """
     factory = ProcessorFactory(tokenizer, sampling)

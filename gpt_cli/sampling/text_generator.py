@@ -116,8 +116,9 @@ class TextGenerator:
         """(the engine's name, `n` continuations of each prompt), about `batch_size` texts at once, generated while
         they are read.
 
-        A text does not depend on the other prompts, nor on `n` and `batch_size`. Raises RequestError if the requested
-        engine does not support `sampling`.
+        A text depends on neither the other prompts nor `n` nor `batch_size`, except that equal prompts are drawn
+        independently: with k equal ones before it, a prompt has the samples from k * n. Raises RequestError if the
+        requested engine does not support `sampling`.
         """
         self.require(sampling)
         if self.uses_native_decoder(sampling) and self.decoder is not None:

@@ -1,5 +1,6 @@
 """A stream of text from tokens: whole characters, and no part of a stop string. Without torch."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -113,17 +114,31 @@ def in_batches(
 ) -> Iterator[list[TextStream]]:
     """`n` texts of each prompt, generated in batches of at most `limit`: of several prompts, or of a part of the `n`.
 
-    `sample(rows, samples)` returns the texts of a batch, of which row i is sample samples[i] of its prompt.
+    `sample(rows, samples)` returns the texts of a batch, of which row i is sample samples[i] of its prompt. Equal
+    prompts share one numbering: see `first_samples`.
     """
-    size = max(1, limit // n)
+    size, numbers = max(1, limit // n), first_samples(prompts, n)
     for first in range(0, len(prompts), size):
         group = prompts[first : first + size]
-        rows, samples = [prompt for prompt in group for _ in range(n)], list(range(n)) * len(group)
+        rows = [prompt for prompt in group for _ in range(n)]
+        samples = [number + i for number in numbers[first : first + size] for i in range(n)]
         texts: list[TextStream] = []
         for start in range(0, len(rows), limit):
             texts += sample(rows[start : start + limit], samples[start : start + limit])
         for start in range(0, len(texts), n):
             yield texts[start : start + n]
+
+
+def first_samples(prompts: Sequence[Sequence[int]], n: int) -> list[int]:
+    """The number of the first of the `n` samples of each prompt: k * n after k equal prompts, which so are drawn
+    independently."""
+    seen = Counter[tuple[int, ...]]()
+    numbers = []
+    for prompt in prompts:
+        tokens = tuple(prompt)
+        numbers.append(n * seen[tokens])
+        seen[tokens] += 1
+    return numbers
 
 
 class StopMatcher:

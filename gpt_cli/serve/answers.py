@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from starlette.requests import Request
 
+from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, TokenLogprob
 from gpt_cli.serve.api_errors import ApiError, dumps
 from gpt_cli.serve.generation_request import GenerationRequest
@@ -99,6 +100,7 @@ class Answer:
         self._n_top = n_top
         self._event_head = ""
         n, count = request.n, len(request.prompts) * request.n
+        first_sample = first_samples(request.prompts, n)
         self._choices = [
             StreamedChoice(request.model, echoes[i // n] if echoes else "", request.prompts[i // n])
             for i in range(count)
@@ -112,7 +114,7 @@ class Answer:
                 request=SequenceRequest(
                     request.prompts[i // n],
                     request.sampling,
-                    sample_index=i % n,
+                    sample_index=first_sample[i // n] + i % n,
                     return_logits=n_top is not None,
                     penalties=request.penalties,
                     processor_factory=request.processor_factory,

@@ -114,11 +114,25 @@ def test_weights_that_do_not_fit_their_config_are_told_when_the_run_is_loaded(tm
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "int8"])
 def test_each_of_many_prompts_gets_the_text_it_gets_alone_whatever_the_batch(checkpoint: Path, weights: Any) -> None:
+    """Equal prompts get what one of them alone gets for so many samples."""
     run = gpt_cli.load(checkpoint, weights=weights)
     alone = [[text.tokens for text in _read(run.generate_batch(prompt, 2, seed=5))] for prompt in PROMPTS]
+    again = PROMPTS.index("a", 1)
+    alone[again] = [text.tokens for text in _read(run.generate_batch("a", 4, seed=5))][2:]
     for size in (1, 3, 64):
         together = run.generate_many(PROMPTS, 2, batch_size=size, seed=5)
         assert [[text.tokens for text in _read(texts)] for texts in together] == alone
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_equal_prompts_are_drawn_independently_but_for_a_search(checkpoint: Path, engine: Any) -> None:
+    run = gpt_cli.load(checkpoint, engine=engine)
+    texts = [str(text) for (text,) in run.generate_many(["a"] * 6, seed=5, batch_size=4)]
+    assert len(set(texts)) == 6
+    assert texts == [str(text) for text in run.generate_batch("a", 6, seed=5)]
+    if engine == "torch":
+        (first,), (second,) = run.generate_many(["a"] * 2, seed=5, beams=2)
+        assert str(first) == str(second)
 
 
 def _read(texts: list[Any]) -> list[Any]:

@@ -195,6 +195,22 @@ def test_every_prompt_of_a_request_has_its_n_texts_in_order(client: Client) -> N
     assert client.text(prompt=None, seed=4) == client.text(prompt="", seed=4) == client.text(seed=4)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_equal_prompts_of_a_request_get_the_samples_of_one(request: Any, engine: str) -> None:
+    client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
+    params = {"seed": 4, "n": 2}
+    choices = client.ask("/v1/completions", prompt=["a", "bc", "a", "a"], **params)[1]["choices"]
+    texts = [choice["text"] for choice in choices]
+    alone = client.ask("/v1/completions", prompt="a", seed=4, n=6)[1]["choices"]
+    assert texts[:2] + texts[4:] == [choice["text"] for choice in alone]
+    assert len(set(texts)) == len(texts)
+    streamed = ["" for _ in texts]
+    for event in client.events("/v1/completions", prompt=["a", "bc", "a", "a"], **params):
+        for choice in event["choices"]:
+            streamed[choice["index"]] += choice["text"]
+    assert streamed == texts
+
+
 def test_penalties_take_off_what_they_say_for_each_token_that_is_there(client: Client) -> None:
     plain_text = client.text(prompt="a", seed=1, temperature=0, max_tokens=60)
     varied_text = client.text(prompt="a", seed=1, temperature=0, max_tokens=60, presence_penalty=2, frequency_penalty=2)
