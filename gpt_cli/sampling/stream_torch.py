@@ -1,6 +1,7 @@
 """Text generation in torch, as streams of text."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
@@ -9,8 +10,8 @@ from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
 from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.sampling.text_stream import TextStream, in_batches
-from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.sampling.text_stream import StopMatcher, TextStream, in_batches
+from gpt_cli.tokenizer import StreamDecoder, Tokenizer
 
 
 def stream_texts(
@@ -98,15 +99,20 @@ def _search_texts(
 ) -> Iterator[list[TextStream]]:
     """Texts by beam search, the best first; each prompt is searched when its first text is read."""
 
-    def ends(tokens: Sequence[int]) -> bool:
+    def ends(prompt: Sequence[int], tokens: Sequence[int]) -> bool:
         if tokens[-1] in tokenizer.end_ids:
             return True
-        checked = tokens[sampling.min_new_tokens :]  # where stop strings count
-        return bool(sampling.stop and checked) and any(stop in tokenizer.decode(checked) for stop in sampling.stop)
+        least = sampling.min_new_tokens
+        if not sampling.stop or len(tokens) <= least:
+            return False
+        decoder, matcher = StreamDecoder(tokenizer, prompt), StopMatcher(sampling.stop)
+        matcher.push(decoder.extend(tokens[:least]), counts=False)
+        matcher.push(decoder.extend(tokens[least:]))
+        return matcher.found
 
     def search(prompt: Sequence[int], texts: list[TextStream], log_probs: list[list[float]]) -> Iterator[bool]:
         processors = factory.for_batch([prompt], model.head.weight.device).processors
-        hypotheses = beam_search(model, prompt, sampling, processors, ends)
+        hypotheses = beam_search(model, prompt, sampling, processors, partial(ends, prompt))
         for text, recorded, hypothesis in zip(
             texts, log_probs, hypotheses, strict=False
         ):  # there may be fewer hypotheses

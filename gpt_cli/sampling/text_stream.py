@@ -79,8 +79,7 @@ class TextStream:
         if token in self._ends:
             self.finish("end_of_text")
             return
-        piece = self._decoder.push(token)
-        self._add(piece if len(self.tokens) <= self._min_new_tokens else self._stop.push(piece))
+        self._add(self._stop.push(self._decoder.push(token), counts=self._may_stop))
         if self._stop.found:
             self.finish_reason = "stop"
         elif self._matcher is not None and self._matcher.finished:
@@ -98,8 +97,13 @@ class TextStream:
     def finish(self, reason: FinishReason) -> None:
         """End the text, unless it has ended, and release what was held back as a possible stop string."""
         if self.finish_reason is None:
-            self._add(self._stop.push(self._decoder.flush()) + self._stop.flush())
+            self._add(self._stop.push(self._decoder.flush(), counts=self._may_stop) + self._stop.flush())
             self.finish_reason = "stop" if self._stop.found else reason
+
+    @property
+    def _may_stop(self) -> bool:
+        """True if a stop string that is complete with the last token ends the text."""
+        return len(self.tokens) > self._min_new_tokens
 
     def _add(self, piece: str) -> None:
         if piece:
@@ -153,12 +157,15 @@ class StopMatcher:
         self.strings = stop
         self._held = ""
 
-    def push(self, piece: str) -> str:
-        """Add `piece`; returns the text that can no longer become part of a stop string."""
+    def push(self, piece: str, *, counts: bool = True) -> str:
+        """Add `piece`; returns the text that can no longer become part of a stop string.
+
+        A stop string that is complete within a piece that does not count is text like any other.
+        """
         if self.found:
             return ""
-        text = self._held + piece
-        begins = [(text.find(stop), stop) for stop in self.strings]
+        n_before, text = len(self._held), self._held + piece
+        begins = [(text.find(stop, max(0, n_before - len(stop) + 1)), stop) for stop in self.strings if counts]
         ends = [(begin + len(stop), begin) for begin, stop in begins if begin >= 0]
         if ends:
             self.found, self._held = True, ""

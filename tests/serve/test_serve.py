@@ -366,6 +366,24 @@ def test_a_run_without_a_checkpoint_is_not_served_and_that_is_said(tmp_path: Pat
         ModelRegistry([whole, tmp_path / "a-begun"], EngineOptions(), notes.append)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stop_string_across_the_minimum_ends_a_text_whole_and_streamed(request: Any, engine: str) -> None:
+    client = request.getfixturevalue("torch_client" if engine == "torch" else "client")
+    params = {"model": "letters", "prompt": "a", "seed": 3, "max_tokens": 20, "stop": []}
+    text = client.text(**params)
+    assert len(text) == 20  # a token is a character
+    for least, begin, size in ((0, 5, 3), (4, 2, 4), (4, 3, 2), (4, 4, 1), (8, 0, 9), (4, 0, 4)):
+        stop = text[begin : begin + size]
+        ends = [end for end in range(least + 1, 21) if text[:end].endswith(stop)]
+        expected = text[: ends[0] - size] if ends else text
+        stopped = {**params, "stop": ["never", stop], "min_new_tokens": least}
+        answer = client.ask("/v1/completions", **stopped)[1]
+        assert answer["choices"][0]["text"] == expected
+        assert answer["usage"]["completion_tokens"] == (ends[0] if ends else 20)
+        events = client.events("/v1/completions", **stopped)
+        assert "".join(choice["text"] for event in events for choice in event["choices"]) == expected
+
+
 def test_fewer_tokens_than_the_least_are_refused(client: Client) -> None:
     status, answer = client.ask("/v1/completions", prompt="a", max_tokens=3, min_new_tokens=10)
     assert (status, answer["error"]["param"]) == (400, "min_new_tokens")
