@@ -16,7 +16,7 @@ from gpt_cli.sampling.constraint import CompiledPattern, Matcher
 from gpt_cli.sampling.constraint.constraint import Constraint
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logprobs import LogprobRecorder
-from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
+from gpt_cli.sampling.repetition import NoRepeatNgram, Penalties, PresenceFrequencyPenalty, RepetitionPenalty
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import Tokenizer
 
@@ -48,12 +48,14 @@ class BatchProcessors:
 class ProcessorFactory:
     """Creates the processors of some sampling parameters and a vocabulary, for any number of batches.
 
-    The order is that of Hugging Face: bias, repetition penalty, then those that forbid tokens: the pattern before the
-    n-grams, which do nothing where they would leave no token. Raises RequestError for settings that cannot be met.
+    The order is that of Transformers: bias, repetition penalty, then those that forbid tokens. OpenAI's `penalties`,
+    which Transformers does not have, follow the repetition penalty, as in vLLM. Of those that forbid, the order matters
+    to the n-grams alone, which do nothing where they would leave no token: they come last. Raises RequestError for
+    settings that cannot be met.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams) -> None:
-        self._sampling = sampling
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, penalties: Penalties | None = None) -> None:
+        self._sampling, self._penalties = sampling, penalties
         self._vocab_size, self._ends = tokenizer.vocab_size, sorted(tokenizer.end_ids)
         self._bias = token_bias(tokenizer, sampling.logit_bias)
         self._pattern: CompiledPattern | None = None
@@ -79,6 +81,8 @@ class ProcessorFactory:
             processors.append(LogitBias(self._bias, self._vocab_size, device))
         if (penalty := self._sampling.repetition_penalty) is not None:
             processors.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
+        if self._penalties:
+            processors.append(PresenceFrequencyPenalty(self._penalties, len(prompts), self._vocab_size, device))
         if self._ends and self._sampling.min_new_tokens:
             processors.append(MinNewTokens(self._ends, self._sampling.min_new_tokens))
         if self._pattern is not None:

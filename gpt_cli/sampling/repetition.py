@@ -1,4 +1,4 @@
-"""Rules against repetition: a penalty on tokens, and a ban on n-grams.
+"""Rules against repetition: penalties on tokens, and a ban on n-grams.
 
 Shapes: B sequences, V vocabulary.
 """
@@ -6,6 +6,7 @@ Shapes: B sequences, V vocabulary.
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,6 +33,37 @@ class RepetitionPenalty:
 
     def reorder(self, rows: Sequence[int]) -> None:
         self._seen = self._seen[torch.tensor(rows, device=self._seen.device)]
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """OpenAI's presence and frequency penalties, which count the generated tokens and not the prompt."""
+
+    presence: float = 0.0
+    frequency: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.presence or self.frequency)
+
+
+class PresenceFrequencyPenalty:
+    """Subtracts `Penalties` from the logit of each token that was generated."""
+
+    def __init__(self, penalties: Penalties, n_sequence: int, vocab_size: int, device: torch.device) -> None:
+        self._penalties = penalties
+        self._counts = torch.zeros(n_sequence, vocab_size, device=device)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        counts = self._counts.to(logits.dtype)
+        penalty = self._penalties.presence + self._penalties.frequency * counts
+        return logits - penalty.masked_fill(counts == 0, 0)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        rows = torch.arange(len(tokens), device=self._counts.device)
+        self._counts[rows, torch.tensor(tokens, device=self._counts.device)] += 1
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        self._counts = self._counts[torch.tensor(rows, device=self._counts.device)]
 
 
 class NoRepeatNgram:

@@ -21,7 +21,7 @@ from gpt_cli.tokenizer import ForeignTokenizer, UnknownCharacters
 
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
-    from gpt_cli.serve.token_sampling import Penalties
+    from gpt_cli.sampling.repetition import Penalties
 
 
 _COMPILER = ThreadPoolExecutor(1, "gpt-serve-compiler")
@@ -70,16 +70,17 @@ async def make_generation_request(
 
 def _with_processors(request: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:
     from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
-    from gpt_cli.serve.token_sampling import Penalties  # noqa: PLC0415
+    from gpt_cli.sampling.repetition import Penalties  # noqa: PLC0415
 
+    penalties = Penalties(presence, frequency)
     try:
-        factory = ProcessorFactory(request.model.tokenizer, request.sampling)
+        factory = ProcessorFactory(request.model.tokenizer, request.sampling, penalties)
     except UserError as error:
         param = next((name for name in ("regex", "choices") if getattr(request.sampling, name)), None)
         raise to_api_error(error, param) from None
     except RecursionError:
         raise ApiError(400, "regex: it is nested too deeply", param="regex") from None
-    return replace(request, penalties=Penalties(presence, frequency), processor_factory=factory)
+    return replace(request, penalties=penalties, processor_factory=factory)
 
 
 def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None) -> SamplingParams:

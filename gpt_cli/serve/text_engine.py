@@ -23,7 +23,8 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.sampling.constraint import Matcher
     from gpt_cli.sampling.logits_processors import ProcessorFactory
-    from gpt_cli.serve.token_sampling import Penalties, TokenSampler
+    from gpt_cli.sampling.repetition import Penalties
+    from gpt_cli.serve.token_sampling import TokenSampler
 
 Logits = npt.NDArray[np.float32]
 NewTokens = list[tuple[int, Logits | None]]

@@ -18,7 +18,7 @@ from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
 from gpt_cli.sampling.logprobs import LogprobRecorder
-from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
+from gpt_cli.sampling.repetition import NoRepeatNgram, Penalties, PresenceFrequencyPenalty, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.support.tiny_gpt import make_model
 
@@ -306,3 +306,47 @@ def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
     ):
         expected = hf_processor(texts, expected)
     torch.testing.assert_close(actual, expected)
+
+
+def by_hand(
+    logits: list[float], prompt: list[int], new: list[int], bias: dict[int, float], repetition: float, openai: Penalties
+) -> list[float]:
+    """Bias, repetition penalty, then presence and frequency, of one sequence, token by token."""
+    result = []
+    for token, logit in enumerate(logits):
+        value = logit + bias.get(token, 0.0)
+        if token in prompt + new:
+            value = value / repetition if value > 0 else value * repetition
+        if token in new:
+            value -= openai.presence + openai.frequency * new.count(token)
+        result.append(value)
+    return result
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("openai", [Penalties(), Penalties(0.75), Penalties(-0.5, 1.25)], ids=str)
+@pytest.mark.parametrize("repetition", [None, 1.5])
+@pytest.mark.parametrize("bias", [{}, {1: 2.0, 4: -3.0}], ids=str)
+def test_penalties_have_one_order_whichever_of_them_there_are(
+    bias: dict[int, float], repetition: float | None, openai: Penalties, recorded: bool
+) -> None:
+    sampling = SamplingParams(logit_bias=tuple(bias.items()), repetition_penalty=repetition, log_probs=recorded)
+    tokenizer, prompts = CharTokenizer("abcdef"), [[0, 1, 1], [2]]
+    rules = ProcessorFactory(tokenizer, sampling, openai).for_batch(prompts, CPU).processors
+    new, logits = [[1, 3, 1], [4, 2, 5]], torch.tensor([[0.5, 1.0, -2.0, 3.0, -1.5, 2.0]] * 2)
+    for tokens in zip(*new, strict=True):
+        for rule in rules:
+            rule.accept(tokens)
+    order = [1, 0, 1]
+    for rule in rules:
+        rule.reorder(order)
+    actual = logits[order]
+    for rule in rules:
+        actual = rule.apply(actual)
+    expected = [by_hand(logits[i].tolist(), prompts[i], new[i], bias, repetition or 1.0, openai) for i in order]
+    torch.testing.assert_close(actual, torch.tensor(expected))
+
+
+def test_a_penalty_before_any_token_changes_nothing() -> None:
+    rule = PresenceFrequencyPenalty(Penalties(2.0, 2.0), 8, 40, CPU)
+    assert torch.equal(rule.apply(RANDOM), RANDOM)
