@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gpt_cli.config import Config
 from gpt_cli.config.template import TurnTemplate
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling.conversation import ContextWindow, Turn
+from gpt_cli.sampling.conversation import ContextWindow, Turn, drop_beginning, no_room
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
 from gpt_cli.tokenizer.base import encode_text
 
@@ -39,8 +39,8 @@ class _Generation(Extension):
 class TemplateConversation:
     """A conversation like `Conversation`, of which the whole is rendered by the model's template at each turn.
 
-    The oldest turns are dropped until it fits; the system message stays. A turn that alone does not fit loses its
-    beginning. Raises RequestError for a template that is not valid.
+    The oldest turns are dropped until it fits; the system message stays. A message that alone does not fit loses the
+    beginning of its text, and keeps its role. Raises RequestError for a template that is not valid.
     """
 
     def __init__(self, tokenizer: ForeignTokenizer, context_length: int, system: str | None = None) -> None:
@@ -50,13 +50,16 @@ class TemplateConversation:
         """The transcript: all turns."""
         self.text = ""
         """The whole text of prompts and answers."""
+        self.truncated = False
+        """True if anything that was said is no longer seen."""
         self._tokenizer, self._context = tokenizer, context_length
         self._messages: list[tuple[str, str]] = []
         self._user_text: str | None = None
         compile_template(tokenizer.chat_template)
 
     def say(self, user_text: str) -> ContextWindow:
-        """Add the user's turn. Raises RequestError if the template refuses it, with nothing changed."""
+        """Add the user's turn. Raises RequestError if the template refuses it or does not fit into the context, with
+        nothing changed."""
         return self.say_messages([("user", user_text)])
 
     def say_messages(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
@@ -75,9 +78,7 @@ class TemplateConversation:
         self._user_text = None
         if not self._messages or self._messages[-1][0] != "assistant":
             return self._fit(self._messages)[1]
-        _, window = self._fit(self._messages[:-1])
-        tokens = window.tokens + self._tokenizer.encode_part(self._messages[-1][1]).tolist()
-        return ContextWindow(tokens[-self._context :], window.dropped_turns, max(0, len(tokens) - self._context))
+        return self._fit(self._messages[:-1], self._tokenizer.encode_part(self._messages[-1][1]).tolist())[1]
 
     def answer(self, text: str, seed: int | None) -> None:
         """Add the model's turn."""
@@ -96,16 +97,39 @@ class TemplateConversation:
     def reset(self) -> None:
         self.turns.clear()
         self._messages.clear()
-        self.text = ""
+        self.text, self.truncated = "", False
 
-    def _fit(self, messages: Sequence[tuple[str, str]]) -> tuple[int, ContextWindow]:
-        """(the first of `messages` that is kept, the context): the first one, or a user's from where the rest fits."""
+    def _fit(self, messages: Sequence[tuple[str, str]], answer: Sequence[int] = ()) -> tuple[int, ContextWindow]:
+        """(the first of `messages` that is kept, the context): the first one, or a user's from where the rest fits.
+
+        The context ends with the tokens of an `answer`, of which the end alone is seen if it leaves no room.
+        """
+        room = self._context - len(answer)
         firsts = [0, *(i for i in range(1, len(messages)) if messages[i][0] == "user")]
-        n = bisect_left(firsts[:-1], True, key=lambda first: len(self._encode(messages[first:])) <= self._context)
-        tokens = self._encode(messages[firsts[n] :])
-        cut = max(0, len(tokens) - self._context)
+        n = bisect_left(firsts[:-1], True, key=lambda first: len(self._encode(messages[first:])) <= room)
+        kept = messages[firsts[n] :]
+        tokens = self._encode(kept)
+        size = len(tokens) + len(answer)
+        if len(tokens) > room:
+            tokens = self._shortened(kept, room, refuse=not answer)
+        tokens = [*tokens, *answer][-self._context :]
+        self.truncated |= firsts[n] > 0 or size > len(tokens)
         dropped = sum(role == "user" for role, _ in messages[: firsts[n]])
-        return firsts[n], ContextWindow(tokens[cut:], dropped, cut)
+        return firsts[n], ContextWindow(tokens, dropped, size - len(tokens))
+
+    def _shortened(self, messages: Sequence[tuple[str, str]], room: int, *, refuse: bool) -> list[int]:
+        """The tokens of `messages` without the beginning of their texts, in their order; all where that is not enough,
+        unless they are to be refused with RequestError."""
+        emptied: list[tuple[str, str]] = []
+        for i, (role, text) in enumerate(messages):
+            before, after = [*emptied], messages[i + 1 :]
+            tokens = drop_beginning(text, lambda rest: self._encode([*before, (role, rest), *after]), room)  # noqa: B023
+            if tokens is not None:
+                return tokens
+            emptied.append((role, ""))
+        if refuse:
+            raise no_room(len(self._encode(emptied)), self._context)
+        return self._encode(messages)
 
     def _encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         system = [] if self.system is None else [("system", self.system)]

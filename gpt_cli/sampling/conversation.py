@@ -1,11 +1,16 @@
 """A conversation of a user and a model, and its context window. Without torch."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpt_cli.config.template import TurnTemplate, refuse_marks
+from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.base import Ids
+
+_NEARBY = 32  # characters in which a longer text may have fewer tokens: " brown" one, and "rown" four
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,12 @@ class ContextWindow:
 class Conversation:
     """Turns of `prefix` + user's text + `suffix` + answer, each on a line of its own.
 
-    The model sees at most the last `context_length` tokens. With a prefix or a suffix the oldest turns are dropped
-    whole, except the last; without, the beginning of the text is dropped. The tokens dropped are not kept in memory.
-    With a `template`, that of a run trained on pairs or chats, its end follows each answer, and after training on pairs
-    only the last turn is seen. `head`, the tokens of what the system says, at most half of the context, comes before
-    all turns and is not dropped.
+    The model sees at most `context_length` tokens. With a prefix or a suffix the oldest turns are dropped whole, except
+    the last, of which the beginning of the user's text is dropped; without, the beginning of the whole text is. What is
+    dropped is not kept in memory. With a `template`, that of a run trained on pairs or chats, its end follows each
+    answer, and after training on pairs only the last turn is seen. `head`, the text of what the system says, at most
+    half of the context, comes before all turns and is not dropped; it and the first turn are encoded as one piece, as
+    in training.
     """
 
     def __init__(
@@ -43,22 +49,27 @@ class Conversation:
         prefix: str = "",
         suffix: str = "",
         template: TurnTemplate | None = None,
-        head: Sequence[int] = (),
+        head: str = "",
         system: str | None = None,
     ) -> None:
         self.system = system
-        """The text of the system, of which `head` are the tokens with its role."""
+        """The text of the system, which is in `head` with its role."""
         self.turns: list[Turn] = []
         """The transcript: all turns."""
-        self._tokenizer = tokenizer
-        self._head = list(head or tokenizer.begin_ids)
-        self._context = context_length - len(self._head)  # that of the turns
+        self.truncated = False
+        """True if anything that was said is no longer seen."""
+        self._tokenizer, self._context = tokenizer, context_length
         self._prefix, self._suffix = prefix, suffix
         self._separator = "" if template is not None or tokenizer.unknown_characters("\n") else "\n"
         self._template = template
         self._end = "" if template is None else template.completion_end
         self._single_turn = template is not None and not template.is_chat
+        self._head_text = head
+        self._head = [*tokenizer.begin_ids, *_ids(tokenizer.encode(head))]
+        self._start: list[int] = []  # `_head` once the first turn, which was encoded with it, is dropped
         self._seen: list[list[int]] = []  # tokens of the turns that are not dropped
+        self._messages: list[tuple[str, str, str]] = []  # of the last turn: mark, text, mark
+        self._answered: list[int] = []  # tokens of its answer
         self.text = ""
         """The whole text of prompts and answers."""
         self._user_text: str | None = None
@@ -67,8 +78,8 @@ class Conversation:
         """Add the user's turn. Raises RequestError, also for unknown characters, with nothing changed."""
         self._check(user_text)
         begins_line = not self.text or self.text.endswith("\n")
-        text = ("" if begins_line else self._separator) + self._prefix + user_text + self._suffix
-        return self._add(text, user_text)
+        message = (self._prefix, user_text, self._suffix)
+        return self._add("" if begins_line else self._separator, [message], user_text)
 
     def say_messages(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
         """Add (role, text) messages between two answers, in their order: for a template of chats. Raises as `say`."""
@@ -76,24 +87,33 @@ class Conversation:
         assert template is not None
         for _, content in messages:
             self._check(content)
-        of_user = [content for role, content in messages[-1:] if role == "user"]  # what a config may spell otherwise
-        text = "".join(template.message(*message) for message in messages[: len(messages) - len(of_user)])
-        text += self._prefix + of_user[0] + self._suffix if of_user else template.answer_start
-        return self._add(text, None)
+        spelled = [(f"{role}{template.prompt_end}", text, template.completion_end) for role, text in messages]
+        if messages and messages[-1][0] == "user":  # what a config may spell otherwise
+            spelled[-1] = (self._prefix, messages[-1][1], self._suffix)
+        elif messages:
+            mark, text, end = spelled[-1]
+            spelled[-1] = (mark, text, end + template.answer_start)
+        return self._add("", spelled or [("", "", template.answer_start)], None)
 
     def _check(self, text: str) -> None:
         refuse_marks(text, self._prefix, self._suffix)
         if self._tokenizer.unk_id is None and self._tokenizer.unknown_characters(text):
             self._tokenizer.encode(text)  # raises, with its place in the user's text
 
-    def _add(self, text: str, user_text: str | None) -> ContextWindow:
-        if self._single_turn:
-            self._seen.clear()
-        tokens = self._encode(text)
-        if self._templated or not self._seen:
+    def _add(self, separator: str, messages: list[tuple[str, str, str]], user_text: str | None) -> ContextWindow:
+        text = separator + _joined(messages)
+        begins = self._single_turn or not self._seen
+        tokens = self._encode_first(text) if begins else _ids(self._tokenizer.encode_part(text))
+        if self._templated and len(self._head) + len(tokens) > self._context:
+            self._refuse_no_room(messages[-1])
+        if begins:
+            self.truncated |= bool(self._seen)
+            self._start, self._seen = [], []
+        if self._templated or begins:
             self._seen.append(tokens)
         else:
             self._seen[-1] += tokens
+        self._messages, self._answered = messages, []
         self.text += text
         self._user_text = user_text
         return self._fit()
@@ -101,14 +121,16 @@ class Conversation:
     def continue_(self) -> ContextWindow:
         """Let the model continue its own text, or begin one, without a user's turn."""
         if not self._seen:
-            self._seen.append(self._encode(""))
+            self._seen.append(self._encode_first(""))
+            self._messages = [("", "", "")]
         self._user_text = None
         return self._fit()
 
     def answer(self, text: str, seed: int | None) -> None:
         """Add the model's turn."""
-        if text + self._end:
-            self._seen[-1] += [int(token) for token in self._tokenizer.encode_part(text + self._end)]
+        tokens = _ids(self._tokenizer.encode_part(text + self._end)) if text + self._end else []
+        self._seen[-1] += tokens
+        self._answered += tokens
         self.text += text + self._end
         self.turns.append(Turn(self._user_text, text, seed))
 
@@ -120,26 +142,89 @@ class Conversation:
     def reset(self) -> None:
         self.turns.clear()
         self._seen.clear()
-        self.text = ""
+        self._start, self._messages, self._answered = [], [], []
+        self.text, self.truncated = "", False
 
     @property
     def _templated(self) -> bool:
         return bool(self._prefix or self._suffix)
 
-    def _encode(self, text: str) -> list[int]:
-        """The ids of `text` after those that are there; at least one token of all."""
-        if not text:
-            return [] if self._tokenizer.begin_ids else encode_prompt(self._tokenizer, "")
-        goes_on = self._seen or len(self._head) > len(self._tokenizer.begin_ids)
-        encode = self._tokenizer.encode_part if goes_on else self._tokenizer.encode
-        return [int(token) for token in encode(text)]
+    def _encode_first(self, text: str) -> list[int]:
+        """The ids of the head and of `text` after it; at least one."""
+        ids = [*self._tokenizer.begin_ids, *_ids(self._tokenizer.encode(self._head_text + text))]
+        return ids or encode_prompt(self._tokenizer, "")
+
+    def _refuse_no_room(self, message: tuple[str, str, str]) -> None:
+        """Raise RequestError if `message` does not fit into the context even without its text."""
+        needed = len(self._encode_first(message[0] + message[2]))
+        if needed > self._context:
+            raise no_room(needed, self._context)
+
+    @property
+    def _size(self) -> int:
+        return len(self._start) + sum(map(len, self._seen))
 
     def _fit(self) -> ContextWindow:
-        turns = tokens = 0
-        while len(self._seen) > 1 and sum(map(len, self._seen)) > self._context:
+        turns = 0
+        while len(self._seen) > 1 and self._size > self._context:
+            self._start = self._head
             del self._seen[0]
             turns += 1
-        if len(self._seen) == 1:
-            tokens = max(0, len(self._seen[0]) - self._context)
-            del self._seen[0][:tokens]
-        return ContextWindow(self._head + [token for turn in self._seen for token in turn], turns, tokens)
+        size = self._size
+        if size > self._context:
+            shortened = self._shortened() if self._templated else None
+            if shortened is not None:
+                self._start, self._seen = [], [shortened]
+            else:
+                self._start, tokens = self._head, self._seen[0]
+                self._seen = [tokens[len(tokens) + len(self._head) - self._context :]]
+        dropped_tokens = size - self._size
+        self.truncated |= bool(turns or dropped_tokens)
+        tokens = [*self._start, *(token for turn in self._seen for token in turn)]
+        return ContextWindow(tokens, turns, dropped_tokens)
+
+    def _shortened(self) -> list[int] | None:
+        """The last turn as the first one, without its oldest messages, or of its last one the beginning of the text.
+
+        None if its answer leaves no room for a message without text.
+        """
+        room = self._context - len(self._answered)
+        for first in range(len(self._messages)):
+            tokens = self._encode_first(_joined(self._messages[first:]))
+            if len(tokens) <= room:
+                return tokens + self._answered
+        before, text, after = self._messages[-1]
+        rest = drop_beginning(text, lambda rest: self._encode_first(before + rest + after), room)
+        return None if rest is None else rest + self._answered
+
+
+def drop_beginning(text: str, encode: Callable[[str], list[int]], room: int) -> list[int] | None:
+    """The tokens that `encode` makes of `text` without its first characters, as few as leave at most `room` tokens.
+
+    None if there are more even without any text.
+    """
+
+    def fits(first: int) -> bool:
+        return len(encode(text[first:])) <= room
+
+    kept = max(1, room)
+    while kept < len(text) and fits(len(text) - kept):
+        kept *= 2
+    places = range(max(0, len(text) - kept), len(text))
+    last = places.start + bisect_left(places, True, key=fits)
+    nearby = range(max(0, last - _NEARBY), last)
+    tokens = encode(text[next(filter(fits, nearby), last) :])
+    return tokens if len(tokens) <= room else None
+
+
+def no_room(needed: int, context_length: int) -> RequestError:
+    """The error for a message that does not fit even without its text."""
+    return RequestError(f"a message has {needed:,} tokens even without its text, and the context {context_length:,}")
+
+
+def _joined(messages: Sequence[tuple[str, str, str]]) -> str:
+    return "".join(part for message in messages for part in message)
+
+
+def _ids(tokens: Ids) -> list[int]:
+    return [int(token) for token in tokens]

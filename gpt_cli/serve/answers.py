@@ -255,6 +255,7 @@ class Answer:
             "system_fingerprint": model.fingerprint,
             "seed": self._request.sampling.seed,
             "step": model.step,
+            "truncated": self._request.truncated,
             "choices": choices,
         }
 

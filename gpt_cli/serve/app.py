@@ -193,11 +193,13 @@ async def chat(state: ServerState, request: Request) -> Response:
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
     model = await state.registry.get(body.model)
-    tokens = await asyncio.to_thread(encode_chat, model, body.messages)
+    tokens, truncated = await asyncio.to_thread(encode_chat, model, body.messages)
     if body.stop is not None and (end := model.config.data.learned_end):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
         body = body.model_copy(update={"stop": [*stops, end]})
-    generation = await make_generation_request(model, [tokens], body, state.limits, body.max_completion_tokens)
+    generation = await make_generation_request(
+        model, [tokens], body, state.limits, body.max_completion_tokens, truncated=truncated
+    )
     n_top = (body.top_logprobs or 0) if body.logprobs else None
     return await _answer(state, request, "chat.completion", generation, body, n_top, [])
 

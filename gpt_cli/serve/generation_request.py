@@ -36,14 +36,25 @@ class GenerationRequest:
     prompts: list[list[int]]
     sampling: SamplingParams
     n: int
+    truncated: bool = False
+    """True if the model does not see all of a prompt."""
     penalties: "Penalties | None" = None
     processor_factory: "ProcessorFactory | None" = None
 
 
 async def make_generation_request(
-    model: ServedModel, prompts: list[list[int]], body: GenerationFields, limits: Limits, max_tokens: int | None = None
+    model: ServedModel,
+    prompts: list[list[int]],
+    body: GenerationFields,
+    limits: Limits,
+    max_tokens: int | None = None,
+    *,
+    truncated: bool = False,
 ) -> GenerationRequest:
-    """Resolve a request's body. Raises ApiError for values beyond the limits, or that exclude each other."""
+    """Resolve a request's body, of which `prompts` are `truncated` or longer than the context.
+
+    Raises ApiError for values beyond the limits, or that exclude each other.
+    """
     n = body.n or 1
     _check_limit("n", n, limits.n)
     _check_limit("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
@@ -57,7 +68,8 @@ async def make_generation_request(
         raise ApiError(400, message, param="min_new_tokens")
     for tokens in prompts:
         _check_limit("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
-    request = GenerationRequest(model, prompts, sampling, n)
+    truncated = truncated or any(len(tokens) > model.context_length for tokens in prompts)
+    request = GenerationRequest(model, prompts, sampling, n, truncated)
     presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
     if not (presence or frequency or model.engine.needs_processors(sampling)) or sampling.max_new_tokens == 0:
         return request
@@ -164,8 +176,9 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt
     return list(tokens)
 
 
-def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
-    """The messages in the chat template of `gpt chat`, as tokens: see docs/howto/serve.md.
+def encode_chat(model: ServedModel, messages: Sequence[Message]) -> tuple[list[int], bool]:
+    """(the messages in the chat template of `gpt chat`, as tokens; whether any of them was dropped or shortened to fit
+    into the context): see docs/howto/serve.md.
 
     An imported model has its own. Of a run that learned chats each message has its role, in their order. Else a turn is
     `sample.prefix` of the run's config, the user's message, `sample.suffix`, and the assistant's message, on a line of
@@ -184,17 +197,15 @@ def encode_chat(model: ServedModel, messages: Sequence[Message]) -> list[int]:
         raise ApiError(400, error.message, param="messages", code=code) from None
 
 
-def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate) -> list[int]:
+def _encode_learned_chat(
+    model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate
+) -> tuple[list[int], bool]:
     prefix, suffix = model.defaults.prefix, model.defaults.suffix
     system = list(takewhile(lambda message: message[0] == "system", messages))
     for _, text in system:
         refuse_marks(text, prefix, suffix)
-    parts = [encode(model, template.message(*message), "messages") for message in system[:1]]
-    parts += [model.tokenizer.encode_part(template.message(*message)).tolist() for message in system[1:]]
-    head = [token for part in parts for token in part]
-    conversation = Conversation(
-        model.tokenizer, model.context_length, prefix, suffix, template, _checked_head(model, head)
-    )
+    head = _checked_head(model, "".join(template.message(*message) for message in system))
+    conversation = Conversation(model.tokenizer, model.context_length, prefix, suffix, template, head)
     unanswered: list[tuple[str, str]] = []
     for role, text in messages[len(system) :]:
         if role == "assistant":
@@ -203,41 +214,44 @@ def _encode_learned_chat(model: ServedModel, messages: Sequence[tuple[str, str]]
             unanswered = []
         else:
             unanswered.append((role, text))
-    return conversation.say_messages(unanswered).tokens
+    return conversation.say_messages(unanswered).tokens, conversation.truncated
 
 
 def _encode_imported_chat(
     tokenizer: ForeignTokenizer, context_length: int, messages: Sequence[tuple[str, str]]
-) -> list[int]:
+) -> tuple[list[int], bool]:
     system = messages[0][1] if messages[0][0] == "system" else None
     conversation = TemplateConversation(tokenizer, context_length, system)
-    return conversation.say_messages(messages[system is not None :]).tokens
+    return conversation.say_messages(messages[system is not None :]).tokens, conversation.truncated
 
 
-def _encode_turns(model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate | None) -> list[int]:
+def _encode_turns(
+    model: ServedModel, messages: Sequence[tuple[str, str]], template: TurnTemplate | None
+) -> tuple[list[int], bool]:
     newline = "" if model.tokenizer.unknown_characters("\n") else "\n"
     system = [text for role, text in messages if role == "system"]
-    head = encode(model, "".join(text + newline for text in system), "messages") if system else []
+    head = _checked_head(model, "".join(text + newline for text in system))
     prefix, suffix = model.defaults.prefix, model.defaults.suffix
-    conversation = Conversation(
-        model.tokenizer, model.context_length, prefix, suffix, template, _checked_head(model, head)
-    )
-    turns: list[int] = []
+    conversation = Conversation(model.tokenizer, model.context_length, prefix, suffix, template, head)
+    tokens: list[int] = []
     for role, text in messages:
         if role == "user":
-            turns = conversation.say(text).tokens
+            tokens = conversation.say(text).tokens
         elif role == "assistant":
             if not conversation.text:
                 conversation.continue_()
             conversation.answer(text, 0)
-    return turns if messages[-1][0] == "user" else conversation.continue_().tokens
+    if messages[-1][0] != "user":
+        tokens = conversation.continue_().tokens
+    return tokens, conversation.truncated
 
 
-def _checked_head(model: ServedModel, head: list[int]) -> list[int]:
-    """`head`, the tokens of what the system says. Raises ApiError if they leave the turns too little room."""
-    if len(head) > max(1, model.context_length // 2):
+def _checked_head(model: ServedModel, head: str) -> str:
+    """`head`, the text of what the system says. Raises ApiError if it leaves the turns too little room."""
+    n_token = len(encode(model, head, "messages")) if head else 0
+    if n_token > max(1, model.context_length // 2):
         message = (
-            f"messages: what the system says has {len(head):,} tokens,"
+            f"messages: what the system says has {n_token:,} tokens,"
             f" more than half of the context of {model.context_length:,}"
         )
         raise ApiError(400, message, param="messages", code="context_length_exceeded")

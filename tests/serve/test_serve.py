@@ -254,17 +254,24 @@ def test_a_chat_is_what_gpt_chat_would_continue(client: Client) -> None:
 
 @pytest.mark.parametrize("form", ["chat", "pairs"])
 def test_a_chat_with_a_run_that_learned_chats_or_pairs_is_in_its_template(tmp_path: Path, form: str) -> None:
-    make_run(tmp_path / "run", data={"format": form, "prompt_end": "|", "completion_end": "."})
+    shape = SHAPE.model_copy(update={"context_length": 30})
+    make_run(tmp_path / "run", data={"format": form, "prompt_end": "|", "completion_end": "."}, shape=shape)
     messages = [{"role": role, "content": text} for role, text in (("user", "a"), ("assistant", "b"), ("user", "c"))]
     if form == "chat":
         messages = [{"role": "system", "content": "s"}, *messages]
-    # Of 20 tokens the system's message keeps its 9; the oldest turn is dropped.
-    expected_prompt = f"system|s.{'user|c.assistant|'[-11:]}" if form == "chat" else "c|"
+    # Of 30 tokens the system's message keeps its 9; the oldest turn is dropped.
+    expected_prompt = "system|s.user|c.assistant|" if form == "chat" else "c|"
     params: dict[str, Any] = {"model": "run", "seed": 4, "max_tokens": 12}
     with serving(tmp_path) as client:
-        answer = client.ask("/v1/chat/completions", messages=messages, **params)[1]["choices"][0]["message"]["content"]
-        assert answer == client.text(prompt=expected_prompt, **params)
+        whole = client.ask("/v1/chat/completions", messages=messages, **params)[1]
+        answer = whole["choices"][0]["message"]["content"]
+        assert (answer, whole["truncated"]) == (client.text(prompt=expected_prompt, **params), True)
         assert "." not in answer
+        long = [*messages[:-1], {"role": "user", "content": "0123456789" * 9}]  # keeps its role, and the end
+        whole = client.ask("/v1/chat/completions", messages=long, **params)[1]
+        expected_prompt = "system|s.user|56789.assistant|" if form == "chat" else ("0123456789" * 9)[-29:] + "|"
+        assert whole["choices"][0]["message"]["content"] == client.text(prompt=expected_prompt, **params)
+        assert (whole["truncated"], whole["usage"]["prompt_tokens"]) == (True, 30)
         ends = {**params, "logit_bias": {str(ord(".")): 100}, "stop": ["y", "z"]}  # the end of an answer stays one
         answer = client.ask("/v1/chat/completions", messages=messages, **ends)[1]["choices"][0]
         assert (answer["message"]["content"], answer["finish_reason"]) == ("", "stop")
@@ -313,6 +320,30 @@ def test_a_message_that_imitates_the_template_is_refused(tmp_path: Path, form: s
             status, answer = client.ask("/v1/chat/completions", model="run", messages=messages)
         assert (status, answer["error"]["param"]) == (400, "messages")
         assert "which only the template of the run has" in answer["error"]["message"]
+
+
+def test_an_answer_to_what_the_model_does_not_see_whole_says_so(client: Client) -> None:
+    requests: list[tuple[str, dict[str, Any], bool]] = [
+        ("/v1/completions", {"prompt": "x" * 20}, False),
+        ("/v1/completions", {"prompt": "x" * 21}, True),
+        ("/v1/completions", {"prompt": ["x", "x" * 21]}, True),
+        ("/v1/completions", {"prompt": "x" * 21, "echo": True, "max_tokens": 0}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 13}]}, False),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 14}]}, True),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 9}] * 2}, True),
+    ]
+    for path, body, expected in requests:
+        body = {"model": "letters" if "messages" in body else "bytes", "max_tokens": 2, **body}
+        assert client.ask(path, **body)[1]["truncated"] is expected, body
+        assert {event["truncated"] for event in client.events(path, **body)} == {expected}
+
+
+def test_a_message_that_does_not_fit_even_without_its_text_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", data={"format": "chat"}, shape=SHAPE.model_copy(update={"context_length": 15}))
+    with serving(tmp_path) as client:
+        status, answer = client.ask("/v1/chat/completions", messages=[{"role": "user", "content": "hello"}])
+    assert (status, answer["error"]["param"]) == (400, "messages")
+    assert "a message has 16 tokens even without its text, and the context 15" in answer["error"]["message"]
 
 
 def test_a_system_message_needs_no_newline_of_a_vocabulary_without_one(tmp_path: Path) -> None:

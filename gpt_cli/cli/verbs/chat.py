@@ -80,7 +80,7 @@ def chat(
     if imported is not None:
         conversation: Conversation | TemplateConversation = TemplateConversation(imported, context, system)
     else:
-        head = [] if system is None else _system_tokens(system, saved.tokenizer, turns, context)
+        head = "" if system is None else _system_head(system, saved.tokenizer, turns, context)
         conversation = Conversation(saved.tokenizer, context, before, between, turns, head, system)
     drawn = "" if sampling.beams is not None else f", seed {sampling.seed}"
     note(f"{path}, step {saved.step:,}{drawn}")
@@ -89,10 +89,9 @@ def chat(
     return Repl(generator, conversation, sampling, learned_end, skip_unknown=unknown == "skip", raw=raw).run()
 
 
-def _system_tokens(
-    system: str, tokenizer: "Tokenizer", template: "TurnTemplate | None", context_length: int
-) -> list[int]:
-    """The tokens of what the system says. Raises RequestError for a run that learned no chats, and for a long text."""
+def _system_head(system: str, tokenizer: "Tokenizer", template: "TurnTemplate | None", context_length: int) -> str:
+    """The message of the system in the template. Raises RequestError for a run that learned no chats, and for a long
+    text."""
     from gpt_cli.config.template import refuse_marks
 
     if template is None or not template.is_chat:
@@ -100,7 +99,8 @@ def _system_tokens(
         raise RequestError("--system is for a run that learned chats (data.format=chat)", hint=hint)
     refuse_unknown(tokenizer, {"--system": system})
     refuse_marks(system, template.prompt_end, template.completion_end)
-    tokens: list[int] = tokenizer.encode_prompt(template.message("system", system)).tolist()
-    if len(tokens) > context_length // 2:
-        raise RequestError(f"--system has {len(tokens):,} tokens, more than half of the context of {context_length:,}")
-    return tokens
+    head = template.message("system", system)
+    n_token = len(tokenizer.encode_prompt(head))
+    if n_token > context_length // 2:
+        raise RequestError(f"--system has {n_token:,} tokens, more than half of the context of {context_length:,}")
+    return head
