@@ -31,6 +31,20 @@ class OffsetLogprob:
     entry: TokenLogprob
 
 
+class TokenPlaces:
+    """The places of tokens in the text of a choice: where the character begins in which the first byte lies."""
+
+    def __init__(self, decoder: StreamDecoder, start: int = 0) -> None:
+        self._decoder, self._n_character = decoder, start
+
+    def place(self, token: int, *, ends: bool = False) -> int:
+        """The place of the next token; of one that `ends` the text, the end."""
+        held = len(self._decoder.flush()) if ends else self._decoder.held_before(token)
+        place = self._n_character + held
+        self._n_character += held if ends else len(self._decoder.push(token))
+        return place
+
+
 @dataclass(frozen=True)
 class ChoiceDelta:
     """The text and log-probabilities that a chunk adds to the choice `index`."""
@@ -57,21 +71,20 @@ class StreamedChoice:
     n_token: int = 0
     finish_reason: str | None = None
     _withheld: list[OffsetLogprob] = field(default_factory=list)
-    _n_decoded: int = 0
 
     def __post_init__(self) -> None:
-        self._decoder = StreamDecoder(self.model.tokenizer, self.prompt)
+        self._places = TokenPlaces(StreamDecoder(self.model.tokenizer, self.prompt), len(self.echo))
 
     def append(self, chunk: SequenceChunk) -> ChoiceDelta:
         """Append a chunk. Returns what can be sent now."""
         self.text += chunk.text
         self.n_token += len(chunk.tokens)
         self.finish_reason = chunk.finish_reason
-        for entry in chunk.logprobs:
-            self._withheld.append(OffsetLogprob(len(self.echo) + self._n_decoded, entry))
-            self._n_decoded += len(self._decoder.push(entry.token))
-        end = len(self.echo) + len(self.text)
         ends = self.model.tokenizer.end_ids  # are reported, although they have no text
+        for entry in chunk.logprobs:
+            place = self._places.place(entry.token, ends=entry.token in ends)
+            self._withheld.append(OffsetLogprob(place, entry))
+        end = len(self.echo) + len(self.text)
         ready = [token for token in self._withheld if token.text_offset < end or token.entry.token in ends]
         self._withheld = [] if chunk.finish_reason else self._withheld[len(ready) :]
         return ChoiceDelta(chunk.index, chunk.text, ready, chunk.finish_reason)
@@ -193,11 +206,9 @@ class Answer:
         """The log-probabilities of the prompt of choice `index`, with the offsets of its tokens."""
         if not prompt_logprobs:
             return []
-        decoder, offset, logprobs = StreamDecoder(self._request.model.tokenizer), 0, []
-        for entry in prompt_logprobs[index // self._request.n]:
-            logprobs.append(OffsetLogprob(offset, entry))
-            offset += len(decoder.push(entry.token))
-        return logprobs
+        places = TokenPlaces(StreamDecoder(self._request.model.tokenizer, special=True))
+        entries = prompt_logprobs[index // self._request.n]
+        return [OffsetLogprob(places.place(entry.token), entry) for entry in entries]
 
     def _choice_json(
         self,

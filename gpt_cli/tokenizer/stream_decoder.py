@@ -13,14 +13,14 @@ class StreamDecoder:
     """Decodes tokens incrementally; bytes of an incomplete character are held back.
 
     The results of `push`, `extend` and finally `flush`, concatenated, are the text of all tokens after `prompt`: what
-    `tokenizer.decode` makes of them, without the special tokens of a foreign tokenizer.
+    `tokenizer.decode` makes of them, without the special tokens of a foreign tokenizer unless `special`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), *, special: bool = False) -> None:
+        self._tokenizer, self._special = tokenizer, special
         self._window = None
         if isinstance(tokenizer, ForeignTokenizer) and not tokenizer.is_incremental:
-            self._window = _Window(tokenizer, prompt[-_CONTEXT:])
+            self._window = _Window(tokenizer, prompt[-_CONTEXT:], special=special)
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._bytes: dict[int, bytes] = {}  # cache: `token_bytes` takes microseconds
 
@@ -35,11 +35,29 @@ class StreamDecoder:
         """The characters that `tokens` complete. Raises UserError as `push` does."""
         if self._window is not None:
             return "".join(map(self._window.push, tokens))
-        cache = self._bytes
-        for token in tokens:
-            if token not in cache:
-                cache[token] = self._tokenizer.streamed_bytes(token)
-        return self._utf8.decode(b"".join([cache[token] for token in tokens]))
+        return self._utf8.decode(b"".join(map(self._bytes_of, tokens)))
+
+    def held_before(self, token: int) -> int:
+        """The number of characters that are held back and end before the text of `token`, which is not pushed yet.
+
+        None if it continues the incomplete character, else the U+FFFD that this becomes.
+        """
+        if self._window is not None:
+            return self._window.held_before(token)
+        held, first = self._utf8.getstate()[0], self._bytes_of(token)[:1]
+        if not held or not first:
+            return 0
+        continues = len((held + first).decode(errors="replace")) == 1
+        return 0 if continues else len(held.decode(errors="replace"))
+
+    def _bytes_of(self, token: int) -> bytes:
+        data = self._bytes.get(token)
+        if data is None:
+            data = self._tokenizer.streamed_bytes(token)
+            if self._special and not data:
+                data = self._tokenizer.decode([token]).encode()
+            self._bytes[token] = data
+        return data
 
     def flush(self) -> str:
         """The rest at the end: U+FFFD for an incomplete character."""
@@ -54,13 +72,14 @@ class _Window:
     whole; characters of it that are out already stay.
     """
 
-    def __init__(self, tokenizer: ForeignTokenizer, prompt: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._ids = [token for token in prompt if token not in tokenizer.special_ids]
+    def __init__(self, tokenizer: ForeignTokenizer, prompt: Sequence[int], *, special: bool) -> None:
+        self._decode = tokenizer.decode if special else tokenizer.decode_shown
+        self._unseen = frozenset[int]() if special else tokenizer.special_ids
+        self._ids = [token for token in prompt if token not in self._unseen]
         self._shown = len(self._ids)
 
     def push(self, token: int) -> str:
-        if token in self._tokenizer.special_ids:
+        if token in self._unseen:
             return ""
         self._ids.append(token)
         return self._advance(hold=True)
@@ -68,8 +87,18 @@ class _Window:
     def flush(self) -> str:
         return self._advance(hold=False)
 
+    def held_before(self, token: int) -> int:
+        n_held = len(self._ids) - self._shown
+        if not n_held or token in self._unseen:
+            return 0
+        before, text = self._decode(self._ids[: self._shown]), self._decode([*self._ids, token])
+        new = text[len(before) :]
+        if new.endswith("\ufffd"):  # may go on
+            return 0
+        return min(n_held, len(new) - len(new.lstrip("\ufffd")))
+
     def _advance(self, *, hold: bool) -> str:
-        decode = self._tokenizer.decode_shown
+        decode = self._decode
         before, text = decode(self._ids[: self._shown]), decode(self._ids)
         if hold and text.endswith("\ufffd"):
             return ""

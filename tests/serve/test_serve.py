@@ -185,6 +185,25 @@ def test_echo_with_logprobs_scores_the_prompt_as_gpt_score_does(
     assert score_answer["tokens"] == len(text) - 1
 
 
+def test_offsets_count_the_characters_before_each_token_of_invalid_bytes_too(client: Client) -> None:
+    params = {"prompt": [0xE2, 97, 0x82, 0xC3], "echo": True, "logprobs": 0, "seed": 6, "temperature": 3, "n": 2}
+    choices = client.ask("/v1/completions", **params)[1]["choices"]
+    streamed: list[list[int]] = [[], []]
+    for event in client.events("/v1/completions", **params):
+        for choice in event["choices"]:
+            streamed[choice["index"]] += choice["logprobs"]["text_offset"]
+    for choice, offsets in zip(choices, streamed, strict=True):
+        ids, logprobs = choice["logprobs"]["ids"], choice["logprobs"]
+        assert logprobs["text_offset"] == offsets
+        assert choice["text"].startswith("\ufffda\ufffd\ufffd")
+        assert offsets[:4] == [0, 1, 2, 3]
+        for token, offset in zip(ids[4:], offsets[4:], strict=True):
+            character = choice["text"][offset]
+            assert character == "\ufffd" or bytes([token]) in [bytes([byte]) for byte in character.encode()]
+            assert offset >= 4
+        assert sorted(set(offsets)) == list(range(len(choice["text"])))
+
+
 def test_every_prompt_of_a_request_has_its_n_texts_in_order(client: Client) -> None:
     answer = client.ask("/v1/completions", prompt=["a", "bc"], n=2, seed=4)[1]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]

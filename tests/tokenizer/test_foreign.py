@@ -149,6 +149,17 @@ def test_characters_that_are_out_stay_where_the_bytes_after_them_are_invalid():
     assert (pieces, stream.flush()) == (["\x01", "", ""], "\ufffd\ufffd")
 
 
+def test_a_character_that_is_held_back_is_counted_before_a_token_that_does_not_continue_it():
+    tokenizer = FOREIGN["byte fallback"]
+    first, second, third = tokenizer.encode_part("€").tolist()
+    letter = tokenizer.encode_part("\x01").tolist()[-1]
+    stream, places, n = StreamDecoder(tokenizer, tokenizer.encode_prompt("a")), [], 0
+    for token in (first, second, third, letter, first, *tokenizer.encode_part("class").tolist()[:1]):
+        places.append(n + stream.held_before(token))
+        n += len(stream.push(token))
+    assert places == [0, 0, 0, 1, 2, 3]
+
+
 @given(st.data())
 def test_a_part_of_a_text_has_no_space_before_it(data):
     tokenizer = data.draw(st.sampled_from(list(FOREIGN.values())))
