@@ -53,11 +53,13 @@ class ScoredLine:
 class ScoredText:
     """A text with the log-probabilities of its tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, text: str, ids: Ids, log_probs: LogProbs) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, text: str, ids: Ids, log_probs: LogProbs, *, allow_special: bool = False
+    ) -> None:
         self.ids, self.log_probs = ids, log_probs
         self._tokenizer = tokenizer
         self._data = text.encode()
-        _, self._starts = tokenizer.encode_spans(text)  # (N + 1,) where each token begins
+        _, self._starts = tokenizer.encode_spans(text, allow_special=allow_special)  # (N + 1,) where each token begins
         assert self._starts[-1] == len(self._data)
         # (N,) bytes, as bits per byte are counted: none for <unk>
         self._sizes = np.where(ids == tokenizer.unk_id, 0, np.diff(self._starts))

@@ -36,22 +36,31 @@ class Sampler:
         """The model in torch. Imports torch."""
         return self.source.model if isinstance(self.source, TextGenerator) else self.source
 
-    def generate(self, prompt: str, **options: Unpack[SamplingOptions]) -> TextStream:
+    def generate(self, prompt: str, *, parse_special: bool = False, **options: Unpack[SamplingOptions]) -> TextStream:
         """Continue `prompt`: iterating gives the text piece by piece, `str()` the whole of it.
 
-        Options are the fields of `SamplingParams`; without a `seed` each call draws one. Raises
+        Options are the fields of `SamplingParams`; without a `seed` each call draws one. With `parse_special` the
+        prompt may name special tokens, such as <|endoftext|>. Raises
         RequestError for an option outside its range and for characters that the vocabulary lacks.
         """
         if "n" in options:
             raise RequestError("generate returns one text", hint="generate_batch(prompt, n) returns n of them")
-        return self.generate_batch(prompt, 1, **options)[0]
+        return self.generate_batch(prompt, 1, parse_special=parse_special, **options)[0]
 
-    def generate_batch(self, prompt: str, n: int, **options: Unpack[SamplingOptions]) -> list[TextStream]:
+    def generate_batch(
+        self, prompt: str, n: int, *, parse_special: bool = False, **options: Unpack[SamplingOptions]
+    ) -> list[TextStream]:
         """Continue `prompt` in `n` ways, in one batch; text i is the same whatever `n` is."""
-        return next(self.generate_many([prompt], n, **options))
+        return next(self.generate_many([prompt], n, parse_special=parse_special, **options))
 
     def generate_many(
-        self, prompts: Sequence[str], n: int = 1, *, batch_size: int = 64, **options: Unpack[SamplingOptions]
+        self,
+        prompts: Sequence[str],
+        n: int = 1,
+        *,
+        batch_size: int = 64,
+        parse_special: bool = False,
+        **options: Unpack[SamplingOptions],
     ) -> Iterator[list[TextStream]]:
         """Continue each prompt in `n` ways, about `batch_size` texts at once; yields `n` texts for each, in order.
 
@@ -72,7 +81,8 @@ class Sampler:
         sampling = replace(self.defaults, seed=random_seed()).replace(options)
         for prompt in prompts:
             refuse_marks(prompt, self.prefix, self.suffix)
-        tokens = [encode_prompt(self.tokenizer, self.prefix + prompt + self.suffix) for prompt in prompts]
+        texts = (self.prefix + prompt + self.suffix for prompt in prompts)
+        tokens = [encode_prompt(self.tokenizer, text, parse_special=parse_special) for text in texts]
         if isinstance(self.source, TextGenerator):
             return self.source.generate(tokens, sampling, n, batch_size)[1]
 

@@ -178,7 +178,7 @@ async def completions(state: ServerState, request: Request) -> Response:
     body = CompletionRequest.read(await read_object(request, state.limits))
     _check_top("logprobs", body.logprobs, state.limits)
     model = await state.registry.get(body.model)
-    prompts = await encode_prompts(model, body.prompt)
+    prompts = await encode_prompts(model, body.prompt, parse_special=bool(body.parse_special))
     generation = await make_generation_request(model, prompts, body, state.limits)
     echoes = [model.tokenizer.decode(tokens) for tokens in prompts] if body.echo else []
     return await _answer(state, request, "text_completion", generation, body, body.logprobs, echoes)
@@ -236,7 +236,9 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     """`POST /tokenize`."""
     body = TokenizeRequest.read(await read_object(request, state.limits))
     model = await state.registry.get(body.model)
-    tokens = await asyncio.to_thread(encode, model, body.text, "text") if body.text else []
+    tokens = []
+    if body.text:
+        tokens = await asyncio.to_thread(encode, model, body.text, "text", parse_special=body.parse_special)
     pieces = [token_text(model, token) for token in tokens]
     return AsciiJSONResponse(
         {"tokens": tokens, "count": len(tokens), "pieces": pieces, "max_model_len": model.context_length}
@@ -255,9 +257,9 @@ async def score(state: ServerState, request: Request) -> Response:
     body = ScoreRequest.read(await read_object(request, state.limits))
     _check_top("top_logprobs", body.top_logprobs, state.limits)
     model = await state.registry.get(body.model)
-    tokens = await asyncio.to_thread(encode, model, body.text, "text")
+    tokens = await asyncio.to_thread(encode, model, body.text, "text", parse_special=body.parse_special)
     if len(tokens) > state.limits.prompt_tokens:
         message = f"the text must have at most {state.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
         raise ApiError(400, message, param="text", code="limit_exceeded")
     deadline = time.monotonic() + state.limits.seconds
-    return AsciiJSONResponse(await score_text(state.scheduler, model, body.text, tokens, body.top_logprobs, deadline))
+    return AsciiJSONResponse(await score_text(state.scheduler, model, body, tokens, deadline))

@@ -129,20 +129,21 @@ def _parse_token_id(model: ServedModel, name: str) -> int:
     return int(name)
 
 
-async def encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
+async def encode_prompts(model: ServedModel, prompt: Any, *, parse_special: bool = False) -> list[list[int]]:
     """The tokens of each prompt. `prompt` is a text, a list of texts, a list of tokens, or a list of those; None is "".
 
-    Raises ApiError for anything else.
+    With `parse_special` a text may name special tokens. Raises ApiError for anything else.
     """
-    return await asyncio.to_thread(_encode_prompts, model, prompt)
+    return await asyncio.to_thread(_encode_prompts, model, prompt, parse_special)
 
 
-def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
+def _encode_prompts(model: ServedModel, prompt: Any, parse_special: bool) -> list[list[int]]:
     if prompt is None or isinstance(prompt, str):
-        return [encode(model, prompt or "")]
+        return [encode(model, prompt or "", parse_special=parse_special)]
     if isinstance(prompt, list) and prompt:
         if all(isinstance(item, str) for item in prompt):
-            return [encode(model, item, place=f"prompt {number}: ") for number, item in enumerate(prompt, 1)]
+            texts = ((f"prompt {number}: ", item) for number, item in enumerate(prompt, 1))
+            return [encode(model, item, place=place, parse_special=parse_special) for place, item in texts]
         if all(type(item) is int for item in prompt):
             return [check_tokens(model, prompt)]
         if all(isinstance(item, list) and item and all(type(token) is int for token in item) for item in prompt):
@@ -155,13 +156,15 @@ def _encode_prompts(model: ServedModel, prompt: Any) -> list[list[int]]:
     )
 
 
-def encode(model: ServedModel, text: str, param: str = "prompt", place: str = "") -> list[int]:
+def encode(
+    model: ServedModel, text: str, param: str = "prompt", place: str = "", *, parse_special: bool = False
+) -> list[int]:
     """The tokens of a prompt, or of another `param`. Raises ApiError for characters that the vocabulary lacks.
 
     Its message begins with the `place`, where there is one.
     """
     try:
-        return encode_prompt(model.tokenizer, text)
+        return encode_prompt(model.tokenizer, text, parse_special=parse_special)
     except UserError as error:
         raise ApiError(400, place + error.message, param=param, code="unknown_characters") from None
 

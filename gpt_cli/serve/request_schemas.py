@@ -143,6 +143,8 @@ class CompletionRequest(GenerationFields):
     prompt: Any = ""
     """A text, a list of texts, tokens, or a list of those."""
     echo: bool | None = None
+    parse_special: bool | None = None
+    """True if a text may name special tokens, as in llama.cpp."""
     logprobs: int | None = Field(None, ge=0)
 
 
@@ -179,6 +181,7 @@ class TokenizeRequest(_Strict):
 
     model: str | None = None
     text: str
+    parse_special: bool = False
 
 
 class DetokenizeRequest(_Strict):
@@ -202,4 +205,5 @@ class ScoreRequest(_Strict):
 
     model: str | None = None
     text: str
+    parse_special: bool = False
     top_logprobs: int = Field(0, ge=0)

@@ -13,6 +13,7 @@ from gpt_cli.evaluation.sliding_windows import SlidingWindow, default_stride, wi
 from gpt_cli.serve.active_sequence import TokenLogprob, compute_logprob
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.model_registry import ServedModel
+from gpt_cli.serve.request_schemas import ScoreRequest
 from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.text_engine import TextEngine
 from gpt_cli.terminal.plural import plural
@@ -57,17 +58,19 @@ def token_text(model: ServedModel, token: int) -> str:
 
 
 async def score_text(
-    scheduler: Scheduler, model: ServedModel, text: str, tokens: list[int], n_top: int, deadline: float
+    scheduler: Scheduler, model: ServedModel, body: ScoreRequest, tokens: list[int], deadline: float
 ) -> dict[str, Any]:
     """The answer of /score: the figures of `gpt score`, and the log-probability of each token."""
+    text = body.text
     if not text:
         raise ApiError(400, "the text is empty", param="text")
     if len(tokens) < 2:
         few = plural(len(tokens), "token")
         raise ApiError(400, f"a text of {few} leaves nothing to predict", param="text")
-    entries = await prompt_logprobs(scheduler, model, tokens, n_top, deadline)
+    entries = await prompt_logprobs(scheduler, model, tokens, body.top_logprobs, deadline)
     log_probs = np.array([np.nan if entry.logprob is None else entry.logprob for entry in entries])
-    scored = ScoredText(model.tokenizer, text, np.array(tokens, np.uint32), log_probs)
+    ids = np.array(tokens, np.uint32)
+    scored = ScoredText(model.tokenizer, text, ids, log_probs, allow_special=body.parse_special)
     return {
         "model": model.name,
         "step": model.step,

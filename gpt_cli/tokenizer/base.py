@@ -68,24 +68,26 @@ class Tokenizer(Protocol):
         """`encode` of UTF-8."""
         return self.encode(data.decode(), allow_special=allow_special)
 
-    def encode_prompt(self, text: str) -> Ids:
+    def encode_prompt(self, text: str, *, allow_special: bool = False) -> Ids:
         """The ids of `text` as a prompt: with what the tokenizer puts around a text. Raises as `encode` does."""
-        return self.encode(text)
+        return self.encode(text, allow_special=allow_special)
 
     def encode_part(self, text: str) -> Ids:
         """The ids of `text` as the continuation of other tokens. Raises as `encode` does."""
         return self.encode(text)
 
-    def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
+    def encode_spans(self, text: str, *, allow_special: bool = False) -> tuple[Ids, npt.NDArray[np.int64]]:
         """((N,) ids of `text` as a prompt, (N + 1,) offsets in its UTF-8 at which each begins, and its length).
 
         A character that takes several tokens belongs to the last of them. Raises as `encode` does.
         """
-        ids = self.encode_prompt(text)
+        ids = self.encode_prompt(text, allow_special=allow_special)
         if self.unk_id is not None:  # one id per character
             lengths = np.array([len(character.encode()) for character in text], dtype=np.int64)
         else:
             lengths = token_sizes(self)[ids, 0]
+            for i in np.flatnonzero(lengths == 0):  # special
+                lengths[i] = len(self.decode(ids[i : i + 1]).encode())
         return ids, np.concatenate([[0], lengths.cumsum()])
 
     @abstractmethod

@@ -100,9 +100,10 @@ class ForeignTokenizer(Tokenizer):
             return self.core.encode(text)
         return self._ids(self._hf if allow_special else self._hf_split, text, with_surrounding=False)
 
-    def encode_prompt(self, text: str) -> Ids:
+    def encode_prompt(self, text: str, *, allow_special: bool = False) -> Ids:
         encode_text(text)
-        return self._ids(self._hf_split if self.split_special else self._hf, text, with_surrounding=True)
+        split = self.split_special and not allow_special
+        return self._ids(self._hf_split if split else self._hf, text, with_surrounding=True)
 
     def encode_part(self, text: str) -> Ids:
         encode_text(text)
@@ -113,10 +114,11 @@ class ForeignTokenizer(Tokenizer):
         encode_text(rendered)
         return self._ids(self._hf_split if self.split_special else self._hf, rendered, with_surrounding=False)
 
-    def encode_spans(self, text: str) -> tuple[Ids, npt.NDArray[np.int64]]:
+    def encode_spans(self, text: str, *, allow_special: bool = False) -> tuple[Ids, npt.NDArray[np.int64]]:
         encode_text(text)
+        split = self.split_special and not allow_special
         with _library_errors("the tokenizer of this model cannot encode the text"):
-            encoding = self._hf_spans.encode(text, add_special_tokens=False)
+            encoding = self._hf_spans[split].encode(text, add_special_tokens=False)
         begin, end = self._surrounding
         sizes = np.array([0, *(len(character.encode()) for character in text)], dtype=np.int64).cumsum()
         starts = sizes[[start for start, _ in encoding.offsets]]
@@ -201,11 +203,13 @@ class ForeignTokenizer(Tokenizer):
         return tokenizer
 
     @cached_property
-    def _hf_spans(self) -> HFTokenizer:
-        """The same without a post-processor, which may leave white space out of the offsets of tokens."""
-        tokenizer = open_tokenizer(json.dumps({**self._table, "post_processor": None}))
-        tokenizer.encode_special_tokens = self.split_special
-        return tokenizer
+    def _hf_spans(self) -> tuple[HFTokenizer, HFTokenizer]:
+        """The same without a post-processor, which may leave white space out of the offsets of tokens; the second one
+        with the text of special tokens as ordinary text."""
+        file = json.dumps({**self._table, "post_processor": None})
+        whole, splitting = open_tokenizer(file), open_tokenizer(file)
+        splitting.encode_special_tokens = True
+        return whole, splitting
 
     @cached_property
     def _hf_part(self) -> HFTokenizer:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,17 @@ import torch
 
 import gpt_cli
 from gpt_cli.cli.main import main
-from gpt_cli.config import Config, ModelConfig, SampleConfig
+from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling import SamplingParams, stream_texts
 from gpt_cli.sampling.native_stream import max_batch
 from gpt_cli.sampling.text_generator import TextGenerator
-from gpt_cli.tokenizer import ByteTokenizer
+from gpt_cli.tokenizer import ByteTokenizer, train_tokenizer
 from tests.support.tensors import relative_error
 
 SHAPE = ModelConfig(n_layer=2, n_embd=32, n_head=2, context_length=20, zero_init=False, init_std=0.2)
@@ -57,6 +58,25 @@ def test_python_writes_what_the_command_writes_with_the_same_engine(
     assert text.text() == output["samples"][0]["text"]
     assert text.tokens == output["samples"][0]["tokens"]
     assert output["engine"] == ("torch" if engine == "torch" else "native")
+
+
+def test_a_prompt_names_special_tokens_only_if_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = train_tokenizer(["a b"], TokenizerConfig(kind="bpe", vocab_size=257))
+    config = Config(model=SHAPE, sample=SampleConfig(max_new_tokens=12, temperature=1.0))
+    torch.manual_seed(0)
+    run = save(tmp_path, 1, GPT(SHAPE, tokenizer.vocab_size).state_dict(), {}, {}, config, tokenizer)
+    loaded, prompt, texts = gpt_cli.load(run), "a<|endoftext|>", set()
+    for flags, options in (["--parse-special"], {"parse_special": True}), ([], {"parse_special": False}), ([], {}):
+        capsys.readouterr()
+        assert main(["sample", "--run", str(run), "--prompt", prompt, "--seed", "5", "--json", *flags]) == 0
+        (text,) = (one["text"] for one in json.loads(capsys.readouterr().out)["samples"])
+        tokens = tokenizer.encode(prompt, allow_special=bool(flags)).tolist()
+        assert text == str(loaded.generate(prompt, seed=5, **options))
+        assert text == str(stream_texts(loaded.model, tokenizer, tokens, replace(loaded.defaults, seed=5))[0])
+        texts.add(text)
+    assert len(texts) == 2
 
 
 @pytest.mark.system

@@ -382,6 +382,29 @@ def test_texts_become_tokens_and_tokens_texts(client: Client) -> None:
     assert client.ask("/detokenize", tokens=output["tokens"])[1] == {"prompt": "aä"}
 
 
+def test_a_text_names_special_tokens_only_if_it_is_asked_for_and_never_in_a_chat(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(["a b"], TokenizerConfig(kind="bpe", vocab_size=257))
+    make_run(tmp_path / "run", tokenizer)
+    text = "a<|endoftext|>b"
+    a, b = (int(tokenizer.encode(letter)[0]) for letter in "ab")
+    tokens, spelled = [a, tokenizer.eot_id, b], tokenizer.encode(text).tolist()
+    params: dict[str, Any] = {"echo": True, "logprobs": 0, "max_tokens": 0}
+    with serving(tmp_path) as client:
+        for special, expected in ({"parse_special": True}, tokens), ({"parse_special": False}, spelled), ({}, spelled):
+            logprobs = client.ask("/v1/completions", prompt=text, **params, **special)[1]["choices"][0]["logprobs"]
+            assert logprobs["ids"] == expected
+            answer = client.ask("/v1/completions", prompt=["b", text], **params, **special)[1]
+            assert answer["choices"][1]["logprobs"] == logprobs
+            assert client.ask("/tokenize", text=text, **special)[1]["tokens"] == expected
+            scored = client.ask("/score", text=text, **special)[1]
+            assert [one["id"] for one in scored["scored"]] == expected
+            assert [one["logprob"] for one in scored["scored"]] == logprobs["token_logprobs"]
+            assert scored["bytes"] == len(text) - 1
+        messages = [{"role": "user", "content": text}]
+        status, answer = client.ask("/v1/chat/completions", messages=messages, parse_special=True)
+    assert (status, answer["error"]["param"]) == (400, "parse_special")
+
+
 def test_an_empty_text_is_told_to_be_empty(client: Client) -> None:
     status, answer = client.ask("/score", text="")
     assert (status, answer["error"]["message"]) == (400, "the text is empty")

@@ -188,6 +188,21 @@ def test_spans_cover_the_text_and_carry_the_ids_of_a_prompt(data):
     assert (np.diff(starts) >= 0).all()
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_a_prompt_names_special_tokens_if_it_may_or_the_tokenizer_lets_it(split):
+    tokenizer = foreign(with_begin(byte_level()), split_special=split)
+    begin = tokenizer.decode(tokenizer.begin_ids)
+    text = f"a{begin}b é"
+    letters = tokenizer.encode("a").tolist(), tokenizer.encode("b é").tolist()
+    named = [*tokenizer.begin_ids, *letters[0], *tokenizer.begin_ids, *letters[1]]
+    assert tokenizer.encode_prompt(text, allow_special=True).tolist() == named
+    assert (tokenizer.encode_prompt(text).tolist() == named) != split
+    for allow_special in (False, True):
+        ids, starts = tokenizer.encode_spans(text, allow_special=allow_special)
+        assert ids.tolist() == tokenizer.encode_prompt(text, allow_special=allow_special).tolist()
+        assert starts[-1] == len(text.encode())
+
+
 @given(st.data())
 def test_a_text_that_comes_in_pieces_has_the_ids_of_the_whole_after_its_begin_token(data):
     tokenizer = data.draw(st.sampled_from(list(FOREIGN.values())))

@@ -51,6 +51,12 @@ def sample(
     ] = "auto",
     prefix: Annotated[str | None, opts.panel_option(_PROMPTS, "Put before each prompt.", metavar="TEXT")] = None,
     suffix: Annotated[str | None, opts.panel_option(_PROMPTS, "Put after each prompt.", metavar="TEXT")] = None,
+    parse_special: Annotated[
+        bool,
+        typer.Option(
+            "--parse-special", help="Text such as <|endoftext|> is that special token.", rich_help_panel=_PROMPTS
+        ),
+    ] = False,
     unknown: Annotated[UnknownChoice, unknown_option(_PROMPTS)] = "error",
     max_new_tokens: opts.MaxNewTokensOption = None,
     min_new_tokens: opts.MinNewTokensOption = None,
@@ -126,7 +132,7 @@ def sample(
         known = known_choices(loaded.tokenizer, sampling.choices, skip=unknown == "skip")
         sampling = sampling.replace({"choices": known})
     copies = NoveltyReport(loaded) if novelty else None
-    tokens = [_encode(one, loaded.tokenizer) for one in whole]
+    tokens = [_encode(one, loaded.tokenizer, parse_special) for one in whole]
     _note_cut(tokens, loaded.config.model.context_length)
     engine_name, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights)
     if as_json:
@@ -153,11 +159,11 @@ def _wrap(prompts: Sequence[Prompt], prefix: str, suffix: str, tokenizer: "Token
     return [Prompt(text, one.where, one.id) for text, one in zip(texts, whole, strict=True)]
 
 
-def _encode(prompt: Prompt, tokenizer: "Tokenizer") -> list[int]:
+def _encode(prompt: Prompt, tokenizer: "Tokenizer", parse_special: bool = False) -> list[int]:
     from gpt_cli.sampling import encode_prompt
 
     try:
-        return encode_prompt(tokenizer, prompt.text)
+        return encode_prompt(tokenizer, prompt.text, parse_special=parse_special)
     except RequestError as error:
         error.where = error.where or prompt.where
         raise
