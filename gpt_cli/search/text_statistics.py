@@ -1,6 +1,7 @@
 """The statistics of a text, or of a folder of tokens, that a config is fitted to."""
 
 import hashlib
+import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,11 @@ from gpt_cli.corpus.split import SPLITS, assign_by_hash
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.literals import SUBWORD_KINDS, SplitBy
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
 _BEGINNING_CHARACTERS = 10 * _VALIDATION_CHARACTERS
+_BEGINNING_TOKENS = 1 << 20
 _SOURCE_KEYS = ("source", "weights", "encoding", "text_key", "val_source")  # keys of data that decide what is read
 
 
@@ -79,24 +82,28 @@ class _Division:
     validation_units: int
     """Documents or files."""
     units: int
+    training_documents: int
+    """Without repetitions."""
 
 
 @dataclass
 class _Units:
-    """The documents that a text is divided by, or its files: one entry for each in the four arrays."""
+    """The documents that a text is divided by, or its files: one entry for each in the five arrays."""
 
     hashes: "array[int]" = field(default_factory=lambda: array("Q"))
     """64 bits of the hash of its content."""
     characters: "array[int]" = field(default_factory=lambda: array("Q"))
     utf8: "array[int]" = field(default_factory=lambda: array("Q"))
     """Bytes."""
+    documents: "array[int]" = field(default_factory=lambda: array("Q"))
     weights: "array[int]" = field(default_factory=lambda: array("Q"))
     """Times that it is trained on."""
 
-    def add(self, digest: bytes, characters: int, size: int, weight: int) -> None:
+    def add(self, digest: bytes, characters: int, size: int, documents: int, weight: int) -> None:
         self.hashes.append(int.from_bytes(digest[:8], "big"))
         self.characters.append(characters)
         self.utf8.append(size)
+        self.documents.append(documents)
         self.weights.append(weight)
 
     def divide(self, split: SplitBy, val_fraction: float, test_fraction: float, *, of_characters: bool) -> _Division:
@@ -105,24 +112,27 @@ class _Units:
         `of_characters`: a token is a character; else its bytes count. Raises UserError if they are too few.
         """
         sizes = self.characters if of_characters else self.utf8
-        total, trained, held_out, tested = max(1, sum(sizes)), 0.0, 0.0, 0.0
+        total, trained, held_out, tested, n_documents = max(1, sum(sizes)), 0.0, 0.0, 0.0, 0
         if split == "characters":
             end = sum(self.characters)
             cuts = (1 - val_fraction - test_fraction) * end, (1 - test_fraction) * end
             start = 0
-            for n, size, weight in zip(self.characters, sizes, self.weights, strict=True):
+            for n, size, documents, weight in zip(self.characters, sizes, self.documents, self.weights, strict=True):
                 in_training, before_test = (min(max(cut - start, 0), n) / max(1, n) for cut in cuts)
                 trained += in_training * size * weight
                 held_out += (before_test - in_training) * size
+                n_documents += math.ceil(documents * in_training)
                 start += n
-            return _Division(trained / total, held_out / total, test_fraction, 0, len(self.hashes))
+            return _Division(trained / total, held_out / total, test_fraction, 0, len(self.hashes), n_documents)
         split_of_each = assign_by_hash(self.hashes, val_fraction, test_fraction, split)
-        for size, weight, index in zip(sizes, self.weights, split_of_each, strict=True):
+        for size, documents, weight, index in zip(sizes, self.documents, self.weights, split_of_each, strict=True):
             trained += size * weight if SPLITS[index] == "train" else 0
+            n_documents += documents if SPLITS[index] == "train" else 0
             held_out += size if SPLITS[index] == "val" else 0
             tested += size if SPLITS[index] == "test" else 0
         n_val = split_of_each.count(SPLITS.index("val"))
-        return _Division(trained / total, held_out / total, tested / total, n_val, len(self.hashes))
+        shares = trained / total, held_out / total, tested / total
+        return _Division(*shares, n_val, len(self.hashes), n_documents)
 
 
 @dataclass
@@ -133,6 +143,7 @@ class _TextCounts:
     characters: int = 0
     size: int = 0
     """Bytes."""
+    documents: int = 0
     separators: int = 0
     """Newlines that a tokenizer of single characters or bytes puts between documents."""
     validation_characters: int = 0
@@ -146,9 +157,15 @@ class _TextCounts:
     beginning: list[str] = field(default_factory=list)
     """The first blocks."""
 
-    def add_unit(self, digest: bytes, start: tuple[int, int], weight: int) -> None:
-        """Add what was counted since `start`, in (characters, bytes), as one unit."""
-        self.units.add(digest, self.characters - start[0], self.size - start[1], weight)
+    @property
+    def position(self) -> tuple[int, int, int]:
+        """(characters, bytes, documents) counted so far."""
+        return self.characters, self.size, self.documents
+
+    def add_unit(self, digest: bytes, start: tuple[int, int, int], weight: int) -> None:
+        """Add what was counted since the position `start` as one unit."""
+        characters, size, documents = (now - then for now, then in zip(self.position, start, strict=True))
+        self.units.add(digest, characters, size, documents, weight)
 
 
 def measure_source(
@@ -180,7 +197,7 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
         "data.split": division.split,
         "data.val_fraction": division.val_fraction,
         "data.test_fraction": division.test_fraction,
-        "sample.prompt": tokenizer.decode([0]) if tokenizer.unknown_characters("\n") else "\n",
+        "sample.prompt": _default_prompt(store),
     }
     return TextStatistics(
         tokens=tokens,
@@ -190,6 +207,14 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
         tokenizer_reason=f"{path} has {tokens:,} {tokenizer.kind} tokens.",
         split_reason=f"{store.stats['val'].tokens:,} of them are its validation.",
     )
+
+
+def _default_prompt(store: TokenStore) -> str:
+    """The start of a document where there are several, else that of a line."""
+    tokenizer = store.tokenizer
+    if store.stats["train"].documents > 1 or (store.mapped("train")[:_BEGINNING_TOKENS] == tokenizer.eot_id).any():
+        return ""
+    return tokenizer.decode([0]) if tokenizer.unknown_characters("\n") else "\n"
 
 
 def _measure_files(
@@ -218,7 +243,6 @@ def _measure_files(
     tokens: float = counts.size if kind == "byte" else characters
     if kind in SUBWORD_KINDS:
         tokens = counts.size / estimate_bytes_per_token(beginning, {**values, **fixed})
-    values["sample.prompt"] = "\n" if counts.training_newline else counts.beginning[0][0]
     test_fraction = fixed.get("data.test_fraction", 0.0)
     val_fraction = 0.0
     if data.val_source is None:
@@ -227,6 +251,10 @@ def _measure_files(
         )
         val_fraction = fixed.get("data.val_fraction", values["data.val_fraction"])
     division = counts.units.divide(split, val_fraction, test_fraction, of_characters=kind == "char")
+    end = END_OF_TEXT if existing is None or existing.eot_id is None else existing.decode([existing.eot_id])
+    has_documents = division.training_documents > 1 or (fixed.get("tokenizer.allow_special") and end in beginning)
+    line_start = "\n" if counts.training_newline else counts.beginning[0][0]
+    values["sample.prompt"] = "" if has_documents else line_start
     validation_tokens = tokens * division.validation
     if data.val_source is not None:
         validation_tokens = counts.validation_characters * tokens / max(1, characters)
@@ -254,7 +282,7 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
     needs_separator = False  # the document before ended without a newline
     fingerprint = Fingerprint()
     for number, member in enumerate(text.files):
-        file_hash, file_start = hashlib.sha256(), (counts.characters, counts.size)
+        file_hash, file_start = hashlib.sha256(), counts.position
         document_start = file_start
         needs_separator = needs_separator and not text.begins_validation(number)
         for block in text.blocks(number):
@@ -274,13 +302,14 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
                 counts.beginning.append(characters)
             counts.characters += len(characters)
             counts.size += len(block.data)
+            counts.documents += block.ends
             if split == "characters":
                 continue
             if (digest := fingerprint.add(block.data, block.ends)) is not None:
                 file_hash.update(digest)
                 if split == "documents":
                     counts.add_unit(digest, document_start, member.weight)
-                document_start = counts.characters, counts.size
+                document_start = counts.position
         if split != "documents" and not member.validates:
             counts.add_unit(file_hash.digest(), file_start, member.weight)
     return counts

@@ -1,5 +1,6 @@
 """Whatever the text and the machine, the fitted config is one that trains."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import dump_config, load_config, parse_config, to_yaml_scalar
-from gpt_cli.config.keys import get_key
+from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.schema import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.search.auto_config import fit_config
 from gpt_cli.search.text_statistics import measure_source
+from gpt_cli.training.training_samples import sample_prompt
 from tests.support.command import ROOT
 
 ENGLISH = "".join(
@@ -240,6 +242,65 @@ def test_a_token_store_is_fitted_as_it_is(tmp_path: Path, tokenizer: TokenizerCo
     corpus = prepare_corpus(config.data, config.tokenizer, note=pytest.fail)
     assert corpus.tokenizer.kind == tokenizer.kind
     assert config.data.val_fraction == 0.2
+
+
+def _write_source(folder: Path, form: str, tokenizer: TokenizerConfig) -> Path:
+    """A source whose documents, or else paragraphs, begin with a §, which nothing else in it has."""
+    texts = [f"§ {n} of a story.\nThere were {n} mice\nand {n * n} shoes." for n in range(200)]
+    path = folder / form
+    if form == "folder":
+        path.mkdir()
+        for n, text in enumerate(texts):
+            (path / f"{n}.txt").write_text(text, encoding="utf-8")
+    elif form in ("text.txt", "marked.txt"):
+        path.write_text(("\n" if form == "text.txt" else "<|endoftext|>").join(texts), encoding="utf-8")
+    elif form == "x.parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table({"text": texts}), path)
+    else:
+        path = folder / "x.jsonl"
+        path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    if form == "store":
+        tokenize_corpus(folder / form, DataConfig(source=str(path)), tokenizer, note=pytest.fail)
+        return folder / form
+    return path
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "byte"])
+@pytest.mark.parametrize("form", ["folder", "x.jsonl", "x.parquet", "store", "text.txt"])
+def test_samples_begin_after_what_precedes_a_document_in_training_and_a_line_in_one_text(
+    tmp_path: Path, form: str, kind: Any
+) -> None:
+    vocab_size: dict[str, Any] = {"vocab_size": 400} if kind == "bpe" else {}
+    path = _write_source(tmp_path, form, TokenizerConfig(kind=kind, **vocab_size))
+    keys = {f"tokenizer__{key}": value for key, value in {"kind": kind, **vocab_size}.items()}
+    _follows_what_precedes_documents(fit(path, **keys)[0])
+
+
+def test_samples_begin_after_an_end_of_text_that_the_text_contains(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"kind": "bpe", "vocab_size": 400, "allow_special": True}
+    path = _write_source(tmp_path, "marked.txt", TokenizerConfig(**keys))
+    config, _ = fit(path, **{f"tokenizer__{key}": value for key, value in keys.items()})
+    _follows_what_precedes_documents(replace_keys(config, {"tokenizer.allow_special": True}))
+    tokenize_corpus(tmp_path / "store", DataConfig(source=str(path)), TokenizerConfig(**keys), note=pytest.fail)
+    _follows_what_precedes_documents(fit(tmp_path / "store")[0])
+
+
+def _follows_what_precedes_documents(config: Config) -> None:
+    corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=lambda _: None)
+    tokens, mark = corpus.train[:].tolist(), int(corpus.tokenizer.encode("§")[0])
+    before = {tuple(tokens[i - 1 : i]) for i in range(1, len(tokens)) if tokens[i] == mark}
+    assert before == {tuple(sample_prompt(corpus, config)[0])}
+
+
+def test_samples_begin_with_a_line_where_a_single_document_is_left_to_train_on(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text(text_of(50_000))
+    (tmp_path / "valid.txt").write_text(text_of(2_000))
+    keys = {"tokenizer__kind": "bpe", "tokenizer__vocab_size": 300}
+    for split in ("characters", "documents", "files"):
+        config, _ = fit(tmp_path, data__split=split, **keys)
+        corpus = prepare_corpus(config.data, config.tokenizer, cache=False, note=lambda _: None)
+        assert sample_prompt(corpus, config)[0] == corpus.tokenizer.encode("\n").tolist()
 
 
 def test_how_often_the_text_is_seen_counts_the_training_split_alone(tmp_path: Path) -> None:
