@@ -75,6 +75,8 @@ def load(
 ) -> "Sampler":
     """The model of a run directory or a checkpoint, ready to write; of the newest run under `runs/` if None.
 
+    `RUN@STEP` is the checkpoint of a step, and `RUN@best` the one with the lowest validation loss.
+
     Text is that of `gpt sample` with the same seed, by the engine that it would choose: `engine` is native (compiled
     code on a CPU, without torch), torch, or auto (native where it can write what is asked); `weights` (fp32, bf16 or
     int8) is how native keeps the matrices (on cuda torch does, too, in bf16). `device` is auto (cuda, then mps, then

@@ -24,6 +24,7 @@ from gpt_cli.report.run_metrics import figures, format_metric, run_outcome
 from gpt_cli.report.run_record import RunRecord, read_records
 from gpt_cli.report.series import X_LABELS, Measure, Series, XAxis, series, smooth
 from gpt_cli.run.model_info import describe
+from gpt_cli.run.overfitting import find_overfitting
 from gpt_cli.terminal.table import format_duration
 from gpt_cli.tokenizer.vocab_stats import longest_tokens, repr_token
 
@@ -288,11 +289,13 @@ def _longest_tokens(record: RunRecord) -> list[str]:
 
 
 def _sentence(run: ReportRun) -> str:
-    """A one-sentence summary of the run."""
+    """A summary of the run in a sentence, and one on overfitting."""
     record = run.record
     seconds = figures(record)["seconds"]
     duration = f" in {format_duration(float(seconds))}" if isinstance(seconds, int | float) else ""
     device = f" on {record.environment['device']}" if "device" in record.environment else ""
     outcome = run.ending.partition(":")[0]  # the reason is shown below
     kind = {"char": "characters", "byte": "bytes", "bpe": "BPE tokens", "hf": "tokens"}[record.tokenizer.kind]
-    return f"A GPT of {record.parameters:,} parameters over {kind}; it {outcome}{duration}{device}."
+    overfitting = find_overfitting(record.metrics)
+    losses = "" if overfitting is None else f" Overfitting: {overfitting}."
+    return f"A GPT of {record.parameters:,} parameters over {kind}; it {outcome}{duration}{device}.{losses}"

@@ -243,9 +243,9 @@ def is_checkpoint(path: Path) -> bool:
     return (path / STATE).is_file() and (path / MODEL).is_file()
 
 
-def best_checkpoint(run_dir: Path) -> Path | None:
-    """The intact checkpoint with the lowest finite `val_loss`, the newest of equals; None if none has one."""
-    return _best_where(run_dir, _is_intact)
+def best_checkpoint(run_dir: Path, below: float = math.inf) -> Path | None:
+    """The intact checkpoint with the lowest `val_loss` that is finite and `below` a limit, the newest of equals."""
+    return _best_where(run_dir, _is_intact, below)
 
 
 def prune(run_dir: Path, keep: int) -> list[Path]:
@@ -268,15 +268,18 @@ def prune(run_dir: Path, keep: int) -> list[Path]:
     return removed
 
 
-def _best_where(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
-    """The `accepted` checkpoint with the lowest `val_loss`. `accepted` is called in order of loss, until it is true."""
+def _best_where(run_dir: Path, accepted: Callable[[Path], bool], below: float = math.inf) -> Path | None:
+    """The `accepted` checkpoint with the lowest `val_loss` that is `below` a limit.
+
+    `accepted` is called in order of loss, until it is true.
+    """
     scored = []
     for age, path in enumerate(list_checkpoints(run_dir)):
         try:
             val_loss = _parse_state(read_file(path / STATE, _STATE_LIMIT), path).get("val_loss")
         except UserError:  # damaged or unreadable: it cannot be the best
             continue
-        if _is_number(val_loss):
+        if _is_number(val_loss) and val_loss < below:
             scored.append((val_loss, age, path))
     return next((path for _, _, path in sorted(scored) if accepted(path)), None)
 

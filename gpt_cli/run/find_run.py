@@ -12,14 +12,24 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, check_listed, list_directory
 from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, checkpoint_step, is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import (
+    CONFIG,
+    TOKENIZER,
+    best_checkpoint,
+    checkpoint_step,
+    is_checkpoint,
+    list_checkpoints,
+)
 from gpt_cli.run.run_files import DATA, RUN, free_name
 
+BEST = "best"
 _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
 
 
 def find_run(path: str | Path | None, *, check: bool = True) -> Path:
     """The run or checkpoint directory at `path`; for None, the run under `runs/` with the newest checkpoint.
+
+    RUN@STEP and RUN@best name checkpoints, too: that of a step, and that of the lowest validation loss.
 
     Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
     where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
@@ -52,7 +62,7 @@ def is_run(name: str) -> bool:
     """True if a run or a checkpoint has this name."""
     try:
         path = Path(name)
-        return is_checkpoint(path) or (path / RUN).is_file()
+        return is_checkpoint(path) or (path / RUN).is_file() or split_name(path) is not None
     except (OSError, ValueError):  # a text rather than a name
         return False
 
@@ -68,12 +78,29 @@ def is_gguf(path: Path) -> bool:
             return file.read(4) == b"GGUF"
 
 
-def run_and_step(path: Path) -> tuple[Path, int] | None:
-    """(run, step) of RUN@STEP, as a server names checkpoints; None for another name, and where there is no such run."""
-    name, _, step = path.name.rpartition("@")
-    if not name.strip(".") or not re.fullmatch("[0-9]{1,18}", step) or not os.path.isfile(path.with_name(name) / RUN):
+def split_name(path: Path) -> tuple[Path, str] | None:
+    """(RUN, WHICH) of RUN@STEP and RUN@best; None for another name, and where there is no such run."""
+    name, _, which = path.name.rpartition("@")
+    if not name.strip(".") or not names_checkpoint(which) or not os.path.isfile(path.with_name(name) / RUN):
         return None
-    return path.with_name(name), int(step)
+    return path.with_name(name), which
+
+
+def names_checkpoint(which: str) -> bool:
+    """True for what may stand after the @ of RUN@STEP and RUN@best."""
+    return which == BEST or re.fullmatch("[0-9]{1,18}", which) is not None
+
+
+def named_checkpoint(run: Path, which: str) -> Path | None:
+    """The checkpoint of the step `which`, or for `best` the intact one of the lowest validation loss, if there is."""
+    if which == BEST:
+        return best_checkpoint(run)
+    return next((path for path in list_checkpoints(run) if checkpoint_step(path) == int(which)), None)
+
+
+def no_such_checkpoint(run: str | Path, which: str) -> str:
+    """The error where there is no `named_checkpoint`."""
+    return f"{run} has no checkpoint {'with a validation loss' if which == BEST else f'of step {int(which)}'}"
 
 
 def _hint_at_checkpoint(name: str, kept: list[Path]) -> str:
@@ -92,13 +119,13 @@ def _find_named(path: Path) -> Path:
     if not path.exists():
         if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
             raise RequestError(f"there is no checkpoint at {path}", hint=_hint_at_checkpoint(path.name, kept))
-        if (named := run_and_step(path)) is not None and (kept := list_checkpoints(named[0])):
-            raise RequestError(f"there is no run at {path}", hint=_hint_at_checkpoint(str(named[1]), kept))
+        if (named := split_name(path)) is not None:
+            return _find_checkpoint(*named)
         near = Path("runs") / path
-        if not (near / RUN).is_file():
+        if not is_run(str(near)):
             runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}
             near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
-        hint = f"did you mean {near}?" if (near / RUN).is_file() else "gpt runs lists the runs there are"
+        hint = f"did you mean {near}?" if is_run(str(near)) else "gpt runs lists the runs there are"
         raise RequestError(f"there is no run at {path}", hint=hint)
     if is_gguf(path) or (path / "config.json").is_file():
         kind = "hf " if path.is_dir() else ""
@@ -121,6 +148,14 @@ def _find_named(path: Path) -> Path:
     raise RequestError(
         f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
     )
+
+
+def _find_checkpoint(run: Path, which: str) -> Path:
+    if (checkpoint := named_checkpoint(run, which)) is not None:
+        return checkpoint
+    kept = list_checkpoints(run)
+    hint = f"its newest checkpoint is that of {run}" if which == BEST else _hint_at_checkpoint(which, kept)
+    raise RequestError(no_such_checkpoint(run, which), hint=hint if kept else None)
 
 
 def refuse_without_record(path: Path) -> None:

@@ -12,8 +12,8 @@ from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.literals import Device
-from gpt_cli.run.checkpoint import CONFIG, checkpoint_path, checkpoint_step, list_checkpoints
-from gpt_cli.run.find_run import config_now, find_run
+from gpt_cli.run.checkpoint import CONFIG, checkpoint_step, list_checkpoints
+from gpt_cli.run.find_run import config_now, find_run, named_checkpoint, names_checkpoint, no_such_checkpoint
 from gpt_cli.run.open_checkpoint import (
     TaskError,
     build_torch_model,
@@ -21,6 +21,7 @@ from gpt_cli.run.open_checkpoint import (
     open_checkpoint,
     refuse_other_task,
 )
+from gpt_cli.run.overfitting import note_better_checkpoint
 from gpt_cli.run.run_files import RUN
 from gpt_cli.sampling.native_stream import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
 
 _LISTED = 20  # names in an error
-_MAX_CHECKPOINTS = 4  # that stay open after a request for NAME@STEP
+_MAX_CHECKPOINTS = 4  # that stay open after a request for NAME@STEP or NAME@best
 
 
 @dataclass(frozen=True)
@@ -106,24 +107,25 @@ class ModelRegistry:
         self.first = next(iter(self.paths))
 
     async def get(self, name: str | None) -> ServedModel:
-        """The newest checkpoint of the run `name` (None: of the first run), or for `NAME@STEP` that one.
+        """The newest checkpoint of the run `name` (None: of the first run), or for NAME@STEP or NAME@best that one.
 
         Raises ApiError 404 where there is none.
         """
-        run, step = self._parse(self.first if name is None else name)
-        if run not in self.paths or (step is not None and not (step.isascii() and step.isdigit() and len(step) < 13)):
+        run, which = self._parse(self.first if name is None else name)
+        if run not in self.paths or (which is not None and not names_checkpoint(which)):
             known = ", ".join(list(self.paths)[:_LISTED])
             more = f" and {len(self.paths) - _LISTED} more" if len(self.paths) > _LISTED else ""
             message = f"there is no model {name or repr(name)}; there is: {known}{more}"
             raise ApiError(404, message, param="model", code="model_not_found")
-        if step is None and run in self._newest:
+        if which is None and run in self._newest:
             return self._newest[run]
         async with self._lock:
-            if step is None:
-                if run not in self._newest:
-                    self._newest[run] = await self._load(run, self.paths[run])
-                return self._newest[run]
-            return await self._get_step(run, int(step))
+            if which is not None:
+                return await self._get_checkpoint(run, which)
+            if run not in self._newest:
+                self._newest[run] = await self._load(run, self.paths[run])
+                note_better_checkpoint(self.paths[run], self._newest[run].step, self._note)
+            return self._newest[run]
 
     async def open_first(self) -> ServedModel:
         """Open the first run, so that an error in it ends the start. Raises what opening a checkpoint raises.
@@ -140,6 +142,7 @@ class ModelRegistry:
                 del self.paths[self.first]
                 self.first = next(iter(self.paths))
             else:
+                note_better_checkpoint(self.paths[self.first], self._newest[self.first].step, self._note)
                 return self._newest[self.first]
 
     async def refresh(self) -> list[ServedModel]:
@@ -167,18 +170,19 @@ class ModelRegistry:
         return sorted(map(checkpoint_step, list_checkpoints(path))) if (path / RUN).is_file() else []
 
     def _parse(self, name: str) -> tuple[str, str | None]:
-        """(run, step) of NAME@STEP, or (run, None); a run may have an @ in its name."""
-        run, separator, step = name.rpartition("@")
-        return (run, step) if separator and name not in self.paths else (name, None)
+        """(run, which) of NAME@STEP and NAME@best, or (run, None); a run may have an @ in its name."""
+        run, separator, which = name.rpartition("@")
+        return (run, which) if separator and name not in self.paths else (name, None)
 
-    async def _get_step(self, run: str, step: int) -> ServedModel:
-        if step not in self.steps(run):
+    async def _get_checkpoint(self, run: str, which: str) -> ServedModel:
+        path = await asyncio.to_thread(named_checkpoint, self.paths[run], which)
+        if path is None:
             if not self.paths[run].exists():
                 raise ApiError(503, f"the model {run} is no longer where it was")
-            raise ApiError(404, f"{run} has no checkpoint of step {step}", param="model", code="model_not_found")
-        name = f"{run}@{step}"
+            raise ApiError(404, no_such_checkpoint(run, which), param="model", code="model_not_found")
+        name = f"{run}@{checkpoint_step(path)}"
         if name not in self._by_step:
-            self._by_step[name] = await self._load(name, checkpoint_path(self.paths[run], step))
+            self._by_step[name] = await self._load(name, path)
         self._by_step.move_to_end(name)
         while len(self._by_step) > _MAX_CHECKPOINTS:
             self._by_step.popitem(last=False)

@@ -9,6 +9,7 @@ from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_path, checkpoint_step, saved_state
 from gpt_cli.run.log import read_metrics
+from gpt_cli.run.overfitting import Overfitting, find_overfitting
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.stopping import Stopping
@@ -43,10 +44,12 @@ class Summary:
     """The checkpoint of best_val_loss; None where best_step is 0, and where it is damaged or gone."""
     stopped: str
     exit_code: int
+    overfitting: Overfitting | None = None
+    """None, too, where the saved step was not evaluated."""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `--json` prints: all but the exit code."""
-        return {name: value for name, value in asdict(self).items() if name != "exit_code"}
+        """The fields that `--json` prints: all but the exit code, and overfitting, which follows from the losses."""
+        return {name: value for name, value in asdict(self).items() if name not in ("exit_code", "overfitting")}
 
 
 def summarise(
@@ -62,7 +65,8 @@ def summarise(
     saved, best = checkpoint_path(run_dir, step), best_checkpoint(run_dir)
     if best is not None and saved_state(run_dir, checkpoint_step(best)).get("val_loss") != stopping.best_val_loss:
         best = None
-    evaluated = [line for line in read_metrics(run_dir) if "val_loss" in line]
+    metrics = read_metrics(run_dir)
+    evaluated = [line for line in metrics if "val_loss" in line]
     # After a signal, the last evaluation may be of an earlier step than the checkpoint: it is not reported as its loss.
     last_evaluation: dict[str, float] = next((line for line in reversed(evaluated) if line["step"] == step), {})
     # As saved: a run that was complete already took as long as it says.
@@ -86,4 +90,5 @@ def summarise(
         best_checkpoint=None if best is None else str(best),
         stopped=stopping.reason or "",
         exit_code=request.exit_code or 0,
+        overfitting=find_overfitting(metrics) if last_evaluation else None,
     )

@@ -1,6 +1,7 @@
-"""Shell completion of the keys of a config with their values, and of the names of corpora."""
+"""Shell completion of the keys of a config with their values, of the names of corpora, and of checkpoints of a run."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 
 def complete_change(incomplete: str) -> list[tuple[str, str]]:
@@ -19,6 +20,17 @@ def complete_change(incomplete: str) -> list[tuple[str, str]]:
             yield from ((f"{name}=", description(field).partition(". ")[0]) for name, field in fields().items())
 
     return [(word, meaning) for word, meaning in offers() if word.startswith(incomplete)]
+
+
+def complete_checkpoint(incomplete: str) -> list[str]:
+    """RUN@best and each RUN@STEP that begin so; nothing without an @, so that a shell offers files."""
+    from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
+    from gpt_cli.run.find_run import BEST
+
+    run, at, _ = incomplete.rpartition("@")
+    saved = list_checkpoints(Path(run)) if at else []
+    names = [f"{run}@{which}" for which in (*([BEST] if saved else []), *map(checkpoint_step, saved))]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_corpus(incomplete: str) -> list[str]:

@@ -8,17 +8,36 @@ from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.errors import RequestError
 
 RunArgument = Annotated[
-    Path | None, typer.Argument(metavar="RUN", help="A run or checkpoint. [default: the newest run]")
+    Path | None,
+    typer.Argument(
+        metavar="RUN", help="A run or checkpoint. [default: the newest run]", autocompletion=complete_checkpoint
+    ),
 ]
-RunOption = Annotated[Path | None, typer.Option("--run", metavar="RUN", help="The same as RUN.")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option("--run", metavar="RUN", help="The same as RUN.", autocompletion=complete_checkpoint),
+]
 RunsArgument = Annotated[
-    list[Path] | None, typer.Argument(metavar="RUN", help="Run directories. [default: the newest]", show_default=False)
+    list[Path] | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Run directories. [default: the newest]",
+        show_default=False,
+        autocompletion=complete_checkpoint,
+    ),
 ]
 RunsOption = Annotated[
-    list[Path] | None, typer.Option("--run", metavar="RUN", help="The same as RUN. May be given several times.")
+    list[Path] | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="The same as RUN. May be given several times.",
+        autocompletion=complete_checkpoint,
+    ),
 ]
 
 _OUTPUTS = (".png", ".svg", ".pdf", ".html", ".htm")

@@ -30,7 +30,7 @@ def config_file(source: str) -> Path | None:
             f"{path} is a part of a run, not text", hint=f"gpt train {quote(str(path.parent))} resumes it"
         )
     if not os.path.lexists(path):
-        _refuse_step(source)
+        _refuse_named_checkpoint(source)
     if not path.is_dir():
         return None
     if (path / "run.json").is_file():
@@ -62,18 +62,16 @@ def config_file(source: str) -> Path | None:
     return None
 
 
-def _refuse_step(source: str) -> None:
-    """Raise RequestError for RUN@STEP."""
-    from gpt_cli.run.checkpoint import checkpoint_path
-    from gpt_cli.run.find_run import run_and_step
+def _refuse_named_checkpoint(source: str) -> None:
+    """Raise RequestError for RUN@STEP and RUN@best."""
+    from gpt_cli.run.find_run import named_checkpoint, split_name
 
-    if (named := run_and_step(Path(source))) is None:
+    if (named := split_name(Path(source))) is None:
         return
-    run, step = named
-    hint = f"resume its run with: gpt train {quote(str(run))}"
-    if (checkpoint := checkpoint_path(run, step)).is_dir():
-        hint += f"; start a new run from it with: gpt train TEXT train.init_from={quote(str(checkpoint))}"
-    raise RequestError(f"{source} is a step of a run, not text", hint=hint)
+    hint = f"resume its run with: gpt train {quote(str(named[0]))}"
+    if named_checkpoint(*named) is not None:
+        hint += f"; start a new run from it with: gpt train TEXT train.init_from={quote(source)}"
+    raise RequestError(f"{source} is a checkpoint of a run, not text", hint=hint)
 
 
 def _has_texts(folder: Path) -> bool:
@@ -98,7 +96,7 @@ def _refuse_weights(file: Path) -> None:
 def refuse_among_texts(source: str, others: list[str], overrides: list[str]) -> None:
     """Raise RequestError for a config or a run among texts."""
     if not os.path.lexists(source):
-        _refuse_step(source)
+        _refuse_named_checkpoint(source)
         return
     if config_file(source) is None:
         return

@@ -57,6 +57,7 @@ def chat(
     from gpt_cli.cli.repl import Repl
     from gpt_cli.config.template import TurnTemplate
     from gpt_cli.run.open_checkpoint import open_checkpoint
+    from gpt_cli.run.overfitting import note_better_checkpoint
     from gpt_cli.sampling.chat_template import TemplateConversation, imported_template
     from gpt_cli.sampling.conversation import Conversation
     from gpt_cli.sampling.sampling_params import with_learned_end
@@ -65,6 +66,7 @@ def chat(
         raise RequestError("standard input is closed")
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
+    note_better_checkpoint(path, saved.step, note)
     defaults = saved.config.sample
     learned_end = saved.config.data.learned_end
     options = with_learned_end(opts.sampling_options(arguments), learned_end)

@@ -64,6 +64,7 @@ def classify(
         from gpt_cli.evaluation.text_classifier import TextClassifier
         from gpt_cli.run.find_run import is_run
         from gpt_cli.run.open_checkpoint import open_checkpoint
+        from gpt_cli.run.overfitting import note_better_checkpoint
 
     if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):
         run, texts = Path(texts[0]), texts[1:]
@@ -73,6 +74,7 @@ def classify(
         raise RequestError(f"{text} is a run, not a text", hint=in_order if run is None else "leave it out")
     path = find_one(None, run)
     saved = open_checkpoint(path, note, "classes")
+    note_better_checkpoint(path, saved.step, note)
     if not texts:
         raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
     note(f"{path}, step {saved.step:,}")

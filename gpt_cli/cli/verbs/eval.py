@@ -90,6 +90,7 @@ def evaluate(
         from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
         from gpt_cli.files.output_path import require_writable
         from gpt_cli.run.open_checkpoint import open_checkpoint
+        from gpt_cli.run.overfitting import note_better_checkpoint
         from gpt_cli.terminal.table import render_pairs
 
     if text is not None and split is not None:
@@ -97,6 +98,7 @@ def evaluate(
     split = split or "val"
     path = find_one(run, run_option, text_option="--text")
     saved = open_checkpoint(path, note, "any")
+    note_better_checkpoint(path, saved.step, note)
     data = saved.config.data
     if text is None and (encoding is not None or text_key is not None or unknown == "skip"):
         raise RequestError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import require_writable
@@ -26,7 +27,9 @@ _DType = Literal["f32", "f16", "bf16", "q8_0", "q4_0"]
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run or checkpoint.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run or checkpoint.", autocompletion=complete_checkpoint)
+    ],
     target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf, peft) or file (gguf).")],
     to: Annotated[
         Literal["hf", "gguf", "peft"] | None,
@@ -87,8 +90,10 @@ def export(
     import torch
 
     from gpt_cli.run.load_model import load_model
+    from gpt_cli.run.overfitting import note_better_checkpoint
 
     loaded = load_model(path, torch.device("cpu"), note, "any")
+    note_better_checkpoint(path, loaded.step, note)
     if to == "gguf" and loaded.config.task.kind == "classes":
         into_hf = f"Transformers classifies with it: gpt export {quote(str(run))} {_free_directory(target)}"
         raise RequestError(
@@ -124,10 +129,12 @@ def _export_adapter(run: Path, path: Path, target: Path, dtype: _DType, json: bo
     """Write the adapter of the run or checkpoint at `path` to the directory `target`."""
     from gpt_cli.export.peft import export_peft
     from gpt_cli.run.open_checkpoint import open_checkpoint
+    from gpt_cli.run.overfitting import note_better_checkpoint
 
     if dtype == "q8_0" or dtype == "q4_0":
         raise _only_gguf(dtype)
     checkpoint = open_checkpoint(path, note, "any")
+    note_better_checkpoint(path, checkpoint.step, note)
     architecture = export_peft(checkpoint, target, dtype, note).architecture
     if json:
         print_json({"run": checkpoint.path, "step": checkpoint.step, "path": target, "architecture": architecture})

@@ -110,11 +110,13 @@ def sample(
     options = opts.sampling_options({**arguments, "log_probs": jsonl or None})
 
     from gpt_cli.run.open_checkpoint import open_checkpoint
+    from gpt_cli.run.overfitting import note_better_checkpoint
     from gpt_cli.sampling.sampling_params import with_learned_end
 
     is_file = run is not None and run.is_file()
     path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt", text=prompt)
     loaded = open_checkpoint(path, note)
+    note_better_checkpoint(path, loaded.step, note)
     defaults = loaded.config.sample
     options = with_learned_end(options, loaded.config.data.learned_end)
     sampling = opts.sampling_params(defaults, seed, options)

@@ -90,6 +90,7 @@ def score(
 
     from gpt_cli.run.find_run import is_run
     from gpt_cli.run.open_checkpoint import open_checkpoint
+    from gpt_cli.run.overfitting import note_better_checkpoint
 
     if is_run(file):
         first = "TEXT" if run is None or is_run(str(run)) else quote(str(run))
@@ -98,6 +99,7 @@ def score(
         )
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
+    note_better_checkpoint(path, saved.step, note)
     if html is not None:
         from gpt_cli.corpus.sources import refuse_overwriting
 

@@ -155,7 +155,11 @@ def print_summary(summary: "Summary", steps: int, *, json: bool) -> None:
         note(f"  the checkpoint of the best val loss, step {summary.best_step:,}, is damaged or gone")
     elif summary.best_checkpoint not in (None, summary.checkpoint):
         verb = "sample" if summary.accuracy is None else "eval"
-        note(f"  the best is kept too: gpt {verb} --run {quote(str(summary.best_checkpoint))}")
+        if summary.overfitting is not None:
+            best = f"gpt {verb} --run {quote(f'{summary.run_dir}@best')}"
+            note(f"  overfitting: {summary.overfitting};\n  {best} has the best weights")
+        else:
+            note(f"  the best is kept too: gpt {verb} --run {quote(str(summary.best_checkpoint))}")
     if summary.exit_code:
         note("the same command resumes from here")
     run = quote(str(summary.run_dir))
