@@ -111,8 +111,9 @@ def load(
     )
     generator.warm_up()
     sampling = SamplingParams.from_config(defaults, saved.config.seed)
-    end = saved.config.data.learned_end
-    return Sampler(generator, saved.tokenizer, sampling, defaults.prefix, defaults.suffix, end)
+    data = saved.config.data
+    plain_text, end = data.format == "text", data.learned_end
+    return Sampler(generator, saved.tokenizer, sampling, defaults.prefix, defaults.suffix, end, plain_text)
 
 
 def load_classifier(run: str | Path | None = None, *, device: "Device" = "auto") -> "TextClassifier":

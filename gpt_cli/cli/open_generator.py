@@ -32,6 +32,8 @@ def generate_texts(
     device: Device,
     engine: EngineOption,
     weights: DtypeOption,
+    *,
+    plain_text: bool = False,
 ) -> tuple[str, "Iterator[list[TextStream]]"]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
 
@@ -41,7 +43,7 @@ def generate_texts(
     if rows > 1:  # a long prompt of several texts is most of the work
         rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
     generator = open_generator(saved, device, engine, weights, rows=rows)
-    return generator.generate(prompts, sampling, n, batch_size)
+    return generator.generate(prompts, sampling, n, batch_size, plain_text=plain_text)
 
 
 def open_generator(

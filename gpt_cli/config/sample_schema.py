@@ -42,6 +42,8 @@ class SampleConfig(ConfigSection):
     """Search for the likeliest text with this many candidates, in place of sampling. null: off."""
     length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""
+    heal: bool = True
+    """Take the last tokens of a plain text prompt back and begin with their text, so that a broken word goes on."""
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""

@@ -13,16 +13,15 @@ from torch import Tensor
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.logits_processors import LogitsProcessor
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
 
-Ends = Callable[[Sequence[int]], bool]
-"""True if a text is complete with the last of these tokens."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Hypothesis:
     """A candidate text."""
 
+    opening: Opening
     tokens: tuple[int, ...] = ()
     total: float = 0.0
     """The sum of the log-probabilities of its tokens, in nats, after the processors."""
@@ -33,53 +32,61 @@ class Hypothesis:
         """The log-probability over length to the power of `length_penalty` (Wu et al., 2016, section 7)."""
         return self.total / math.pow(len(self.tokens), length_penalty)
 
+    def append(self, token: int, log_prob: float, model_log_prob: float) -> "Hypothesis":
+        tokens, log_probs = (*self.tokens, token), (*self.log_probs, model_log_prob)
+        return Hypothesis(self.opening, tokens, self.total + log_prob, log_probs)
+
+
+Ends = Callable[[Hypothesis], bool]
+"""True if a text is complete with its last token."""
+
 
 @torch.inference_mode()
 def beam_search(
-    model: GPT, prompt: Sequence[int], sampling: SamplingParams, processors: Sequence[LogitsProcessor], ends: Ends
+    model: GPT, openings: Sequence[Opening], sampling: SamplingParams, processors: Sequence[LogitsProcessor], ends: Ends
 ) -> list[Hypothesis]:
-    """The best `sampling.beams` texts (K), best first; fewer if there are fewer.
+    """The best `sampling.beams` texts (K) that begin with one of at most K `openings`, best first; fewer if there are
+    fewer.
 
     At each step all continuations of the live texts are sorted by their totals. In this order, complete ones are set
     aside and the first K others stay live. The search ends after `max_new_tokens`, or once no live text can beat the K
-    best complete ones at any length. `processors` are for one sequence. Temperature and filters are ignored.
+    best complete ones at any length. `processors` are those of the openings. Temperature and filters are ignored.
     """
     assert sampling.beams is not None
-    width, penalty = sampling.beams, sampling.length_penalty
-    beams = SequenceBatch(model, [prompt])
-    live, complete = [Hypothesis()], list[Hypothesis]()
-    for _ in range(sampling.max_new_tokens):
+    width, penalty, longest = sampling.beams, sampling.length_penalty, sampling.max_new_tokens
+    begun = [Hypothesis(o, tuple(o.new_tokens), o.total, tuple(o.new_log_probs)) for o in openings]
+    complete = [text for text in begun if text.tokens and (len(text.tokens) == longest or ends(text))]
+    live = [(row, text) for row, text in enumerate(begun) if text not in complete]
+    beams = SequenceBatch(model, [text.opening.tokens for _, text in live]) if live else None
+    for step in range(longest):
+        if beams is None or not live or (len(complete) == width and not _can_win(live, complete[-1], sampling)):
+            break
+        parents, texts = [row for row, _ in live], [text for _, text in live]
+        for processor in processors:
+            processor.reorder(parents)
+        if step:
+            tokens = [text.tokens[-1] for text in texts]
+            beams.reorder(parents)
+            beams.append(torch.tensor(tokens, device=beams.device))
+            for processor in processors:
+                processor.accept(tokens)
         logits = beams.next_logits().float()
         raw = logits.log_softmax(dim=-1).cpu()  # (K, V)
         for processor in processors:
             logits = processor.apply(logits)
-        next_live, parents = list[Hypothesis](), list[int]()
-        for parent, token, log_prob in _best_first(live, logits.log_softmax(dim=-1).cpu(), width):
-            parent_text = live[parent]
-            model_log_prob = float(raw[parent, token])
-            text = Hypothesis(
-                (*parent_text.tokens, token), parent_text.total + log_prob, (*parent_text.log_probs, model_log_prob)
-            )
-            if ends(text.tokens):
+        live = []
+        for parent, token, log_prob in _best_first(texts, logits.log_softmax(dim=-1).cpu(), width):
+            text = texts[parent].append(token, log_prob, float(raw[parent, token]))
+            if ends(text):
                 complete.append(text)
             else:
-                next_live.append(text)
-                parents.append(parent)
-                if len(next_live) == width:
+                live.append((parent, text))
+                if len(live) == width:
                     break
+        complete += [text for _, text in live if len(text.tokens) == longest]
         complete = sorted(complete, key=lambda text: -text.score(penalty))[:width]
-        live = next_live
-        if not live or (len(complete) == width and not _can_win(live, complete[-1], sampling)):
-            live = []
-            break
-        beams.reorder(parents)
-        tokens = [text.tokens[-1] for text in live]
-        beams.append(torch.tensor(tokens, device=logits.device))
-        for processor in processors:
-            processor.reorder(parents)
-            processor.accept(tokens)
-    finished = complete + [text for text in live if text.tokens]
-    return sorted(finished, key=lambda text: -text.score(penalty))[:width]
+        live = [(parent, text) for parent, text in live if len(text.tokens) < longest]
+    return sorted(complete, key=lambda text: -text.score(penalty))[:width]
 
 
 def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> Iterator[tuple[int, int, float]]:
@@ -101,9 +108,9 @@ def _best_first(live: Sequence[Hypothesis], log_probs: Tensor, width: int) -> It
         n_read, limit = limit, 8 * limit
 
 
-def _can_win(live: Sequence[Hypothesis], worst: Hypothesis, sampling: SamplingParams) -> bool:
+def _can_win(live: Sequence[tuple[int, Hypothesis]], worst: Hypothesis, sampling: SamplingParams) -> bool:
     """True if a live text can still score higher than `worst`: its total only falls, its length is within bounds."""
     penalty = sampling.length_penalty
-    best_total = max(text.total for text in live)
-    shortest, longest = len(live[0].tokens) + 1, sampling.max_new_tokens
+    best_total = max(text.total for _, text in live)
+    shortest, longest = min(len(text.tokens) for _, text in live) + 1, sampling.max_new_tokens
     return any(best_total / n**penalty > worst.score(penalty) for n in (shortest, longest) if n <= longest)

@@ -6,6 +6,8 @@ Shapes: B samples, T tokens, V vocabulary.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -72,6 +74,13 @@ def generate(
             if isinstance(processor, LogprobRecorder):
                 processor.note(*log_probs)
         yield tokens
+
+
+@torch.inference_mode()
+def next_logits(model: GPT, prompts: Sequence[Sequence[int]]) -> npt.NDArray[np.float32]:
+    """B prompts, as `generate` takes them -> (B, V): the logits of the token after each, on the host."""
+    logits: npt.NDArray[np.float32] = SequenceBatch(model, prompts, 0).next_logits().float().cpu().numpy()
+    return logits
 
 
 class SequenceBatch:

@@ -74,16 +74,21 @@ class LogitBias:
 
 
 class MinNewTokens:
-    """Forbids the `ends`, which end a text, in the first `n` tokens."""
+    """Forbids the `ends`, which end a text, in the first `n` tokens of each of B texts."""
 
-    def __init__(self, ends: Sequence[int], n: int) -> None:
-        self._ends, self._n = list(ends), n
+    def __init__(self, ends: Sequence[int], n: Sequence[int]) -> None:
+        self._ends, self._n = list(ends), list(n)
 
     def apply(self, logits: Tensor) -> Tensor:
-        return logits.index_fill(1, torch.tensor(self._ends, device=logits.device), -math.inf) if self._n else logits
+        rows = [row for row, n in enumerate(self._n) if n > 0]
+        if not rows:
+            return logits
+        logits = logits.clone()
+        logits[torch.tensor(rows, device=logits.device)[:, None], self._ends] = -math.inf
+        return logits
 
     def accept(self, tokens: Sequence[int]) -> None:
-        self._n = max(0, self._n - 1)
+        self._n = [n - 1 for n in self._n]
 
     def reorder(self, rows: Sequence[int]) -> None:
-        """Nothing to do: all sequences are equally long."""
+        self._n = [self._n[row] for row in rows]

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from gpt_cli.sampling.constraint import CompiledPattern, Matcher
 from gpt_cli.sampling.constraint.constraint import Constraint
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.repetition import NoRepeatNgram, Penalties, PresenceFrequencyPenalty, RepetitionPenalty
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import Tokenizer
@@ -42,7 +45,7 @@ class BatchProcessors:
 
     processors: list[LogitsProcessor]
     recorder: LogprobRecorder | None
-    matchers: list[Matcher] | None
+    matchers: Sequence[Matcher | None]
 
 
 class ProcessorFactory:
@@ -70,27 +73,46 @@ class ProcessorFactory:
                 asked="text of the choices" if sampling.choices else "text that matches the pattern",
             )
 
-    def for_batch(self, prompts: Sequence[Sequence[int]], device: torch.device) -> BatchProcessors:
-        """The processors for texts that continue these prompts."""
+    def for_batch(self, openings: Sequence[Opening], device: torch.device) -> BatchProcessors:
+        """The processors for texts that begin with these openings."""
         processors: list[LogitsProcessor] = []
-        recorder = constraint = None
+        recorder, matchers = None, list[Matcher | None]([None] * len(openings))
+        prompts, begun = [opening.tokens for opening in openings], [opening.new_tokens for opening in openings]
         if self._sampling.log_probs:
-            recorder = LogprobRecorder(len(prompts))
+            recorder = LogprobRecorder(len(openings))
+            recorder.log_probs = [opening.new_log_probs for opening in openings]
             processors.append(recorder)
         if self._bias:
             processors.append(LogitBias(self._bias, self._vocab_size, device))
         if (penalty := self._sampling.repetition_penalty) is not None:
             processors.append(RepetitionPenalty(penalty, prompts, self._vocab_size, device))
         if self._penalties:
-            processors.append(PresenceFrequencyPenalty(self._penalties, len(prompts), self._vocab_size, device))
+            processors.append(PresenceFrequencyPenalty(self._penalties, begun, self._vocab_size, device))
         if self._ends and self._sampling.min_new_tokens:
-            processors.append(MinNewTokens(self._ends, self._sampling.min_new_tokens))
+            least = [self._sampling.min_new_tokens - len(tokens) for tokens in begun]
+            processors.append(MinNewTokens(self._ends, least))
         if self._pattern is not None:
             constraint = Constraint(self._pattern, len(prompts))
+            matchers[:] = constraint.matchers
+            for matcher, opening in zip(constraint.matchers, openings, strict=True):
+                matcher.begin(opening.new_bytes)
             processors.append(constraint)
         if (n := self._sampling.no_repeat_ngram) is not None:
             processors.append(NoRepeatNgram(n, prompts))
-        return BatchProcessors(processors, recorder, None if constraint is None else constraint.matchers)
+        return BatchProcessors(processors, recorder, matchers)
+
+    def admits(self, new_bytes: bytes) -> bool:
+        """True if the first token of a text may be one that adds `new_bytes` to the prompt."""
+        return self._pattern is None or self._pattern.matcher().admits(new_bytes)
+
+    def process(self, tokens: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """(V,) -> (V,): the logits after `tokens`, by all processors but the pattern, which `admits` has."""
+        row = torch.from_numpy(logits)[None]
+        for processor in self.for_batch([Opening(tokens)], row.device).processors:
+            if not isinstance(processor, LogprobRecorder | Constraint):
+                row = processor.apply(row)
+        processed: npt.NDArray[np.float32] = row[0].numpy()
+        return processed
 
 
 def _refuse_long_choices(tokenizer: Tokenizer, sampling: SamplingParams) -> None:

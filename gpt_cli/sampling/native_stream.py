@@ -5,7 +5,7 @@ Importing this imports no torch.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
@@ -17,14 +17,18 @@ from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.errors import Notify
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from gpt_cli.sampling.heal import PromptHealer
+
 EngineChoice = Literal["auto", "native", "torch"]
 ENGINES: tuple[EngineChoice, ...] = ("auto", "native", "torch")
-COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"})
+COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "heal"})
 TIMES_SLOWER = "3 to 10"  # fp32 by two threads; see the tables of docs/sampling_speed.md
 _CACHE_BYTES = 2**30  # of keys and values
 
@@ -84,19 +88,30 @@ def stream_native(
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
     samples: Sequence[int] | None = None,
+    healer: "PromptHealer | None" = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), generated as one batch while they are being read.
 
-    Row i is sample samples[i] of its prompt (None: i). They equal those of `stream_batches` on a CPU, except where two
+    Row i is sample samples[i] of its prompt (None: i). `healer` heals the ends of the prompts.
+    They equal those of `stream_batches` on a CPU, except where two
     tokens are equally likely up to rounding.
     """
     assert not unsupported_settings(sampling)
     choice = native_token_choice(sampling, tokenizer)
-    seeds = [derive_seed(sampling.seed, "sample", i) for i in samples or range(len(prompts))]
+    samples = samples or range(len(prompts))
+    seeds = [derive_seed(sampling.seed, "sample", i) for i in samples]
 
     def steps() -> Iterator[bool]:
-        session = decoder.start(prompts, seeds, choice)
-        running = set(range(len(prompts)))
+        openings = [Opening(prompt) for prompt in prompts] if healer is None else healer.draw(prompts, samples)
+        for text, opening in zip(texts, openings, strict=True):
+            text.begin(opening)
+        yield True
+        running = {i for i, text in enumerate(texts) if text.finish_reason is None}
+        if not running:
+            return
+        session = decoder.start([opening.tokens for opening in openings], seeds, choice)
+        for i in set(range(len(texts))) - running:
+            session.stop(i)
         for chunk in stream_tokens(session, sampling.max_new_tokens):
             for i in sorted(running):
                 texts[i].extend([step[i] for step in chunk])
@@ -110,5 +125,6 @@ def stream_native(
             text.finish("length")
 
     shared = steps()
-    texts = [TextStream(tokenizer, sampling.stop, shared, prompt=prompt) for prompt in prompts]
+    limit = sampling.max_new_tokens
+    texts = [TextStream(tokenizer, sampling.stop, shared, prompt=one, max_new_tokens=limit) for one in prompts]
     return texts

@@ -1,6 +1,50 @@
-"""From the text of a prompt to the tokens that a model continues."""
+"""From the text of a prompt to the tokens that a model continues. Without torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from gpt_cli.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Opening:
+    """The tokens that an engine continues: those of a prompt; the last may be the first of the text (see heal.py).
+
+    Shapes: V vocabulary.
+    """
+
+    tokens: Sequence[int]
+    new_bytes: bytes = b""
+    """The bytes that the last token adds to the text of the prompt. Empty: it belongs to the prompt."""
+    logits: npt.NDArray[np.float32] | None = field(default=None, repr=False)
+    """(V,): from which the last token was drawn."""
+    total: float = 0.0
+    """The sum of the log-probabilities of the tokens in place of those taken back, in nats, after the processors."""
+
+    @property
+    def new_tokens(self) -> Sequence[int]:
+        """The first token of the text, if it is here."""
+        return self.tokens[-1:] if self.new_bytes else ()
+
+    @property
+    def key(self) -> object:
+        """The same for openings of which the texts are the same: they differ in tokens of the prompt only."""
+        return self.new_bytes, *self.new_tokens
+
+    @property
+    def new_log_probs(self) -> list[float]:
+        """The log-probability of each of `new_tokens` under the model itself."""
+        return [] if self.logits is None else [float(log_softmax(self.logits)[token]) for token in self.new_tokens]
+
+
+def log_softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """(V,) -> (V,): log-probabilities, in nats."""
+    shifted = logits.astype(np.float64) - logits.max()
+    log_probs: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return log_probs
 
 
 def encode_prompt(tokenizer: Tokenizer, text: str, *, parse_special: bool = False) -> list[int]:

@@ -49,9 +49,15 @@ class Penalties:
 class PresenceFrequencyPenalty:
     """Subtracts `Penalties` from the logit of each token that was generated."""
 
-    def __init__(self, penalties: Penalties, n_sequence: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self, penalties: Penalties, begun: Sequence[Sequence[int]], vocab_size: int, device: torch.device
+    ) -> None:
+        """`begun` are the tokens that each of the B sequences has generated already."""
         self._penalties = penalties
-        self._counts = torch.zeros(n_sequence, vocab_size, device=device)
+        self._counts = torch.zeros(len(begun), vocab_size, device=device)
+        for row, tokens in zip(self._counts, begun, strict=True):
+            for token in tokens:
+                row[token] += 1
 
     def apply(self, logits: Tensor) -> Tensor:
         counts = self._counts.to(logits.dtype)

@@ -30,6 +30,8 @@ class Sampler:
     """Put after each prompt."""
     learned_end: str = ""
     """Ends a text besides the stop strings that a call gives."""
+    plain_text: bool = True
+    """False: a prompt is encoded apart from what follows, as in training on pairs and chats, and not healed."""
 
     @property
     def model(self) -> "GPT":
@@ -84,8 +86,9 @@ class Sampler:
         texts = (self.prefix + prompt + self.suffix for prompt in prompts)
         tokens = [encode_prompt(self.tokenizer, text, parse_special=parse_special) for text in texts]
         if isinstance(self.source, TextGenerator):
-            return self.source.generate(tokens, sampling, n, batch_size)[1]
+            return self.source.generate(tokens, sampling, n, batch_size, plain_text=self.plain_text)[1]
 
         from gpt_cli.sampling.stream_torch import stream_batches  # noqa: PLC0415 - it imports torch
 
-        return stream_batches(self.source, self.tokenizer, tokens, sampling, n, batch_size)
+        plain_text = self.plain_text
+        return stream_batches(self.source, self.tokenizer, tokens, sampling, n, batch_size, plain_text=plain_text)

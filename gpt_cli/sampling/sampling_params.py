@@ -39,6 +39,7 @@ class SamplingOptions(TypedDict, total=False):
     beams: int | None
     length_penalty: float
     log_probs: bool
+    heal: bool
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class SamplingParams:
     beams: int | None = _option(None, _BEAMS, off=0)  # the width of beam search
     length_penalty: float = _option(1.0, _LENGTH_PENALTY)  # of beam search: above 0 favours long texts
     log_probs: bool = False  # record the log-probability of each token
+    heal: bool = True  # take back the end of a plain text prompt: see heal.py
 
     def __post_init__(self) -> None:
         for name in _FIELDS:
@@ -104,8 +106,9 @@ class SamplingParams:
                 if not _is_text(text):
                     raise RequestError(f"{name} must be a text, not {text!r}")
                 encode_text(text)  # raises for half a surrogate pair, which no text has
-        if not isinstance(self.log_probs, bool):
-            raise RequestError(f"log_probs must be True or False, not {self.log_probs!r}")
+        for name in ("log_probs", "heal"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if not all(self.stop):
             raise RequestError("stop must be a text of at least one character, not ''")
         if not all(self.choices):

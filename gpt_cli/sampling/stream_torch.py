@@ -5,13 +5,15 @@ from functools import partial
 
 from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
-from gpt_cli.sampling.beam import beam_search
-from gpt_cli.sampling.generate import generate
+from gpt_cli.sampling.beam import Hypothesis, beam_search
+from gpt_cli.sampling.generate import generate, next_logits
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
+from gpt_cli.sampling.heal import PromptHealer, make_healer
 from gpt_cli.sampling.logits_processors import ProcessorFactory
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.sampling.text_stream import StopMatcher, TextStream, in_batches
-from gpt_cli.tokenizer import StreamDecoder, Tokenizer
+from gpt_cli.sampling.text_stream import TextStream, in_batches
+from gpt_cli.tokenizer import Tokenizer
 
 
 def stream_texts(
@@ -29,6 +31,8 @@ def stream_batches(
     n: int = 1,
     batch_size: int | None = None,
     decoder: GraphedDecoder | None = None,
+    *,
+    plain_text: bool = False,
 ) -> Iterator[list[TextStream]]:
     """`n` continuations of each prompt, prompt by prompt, about `batch_size` texts (None: all) at once.
 
@@ -37,16 +41,19 @@ def stream_batches(
     unknown token is never generated. Raises RequestError, at once, for settings that the vocabulary cannot meet.
     """
     factory = ProcessorFactory(tokenizer, sampling)
+    healer = make_healer(tokenizer, sampling, partial(next_logits, model), factory) if plain_text else None
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
     limit = batch_size or n * len(prompts)
     if sampling.beams is not None:
         size = max(1, limit // n)
         batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
-        return (texts for batch in batches for texts in _search_texts(model, tokenizer, factory, batch, sampling, n))
+        return (
+            texts for batch in batches for texts in _search_texts(model, tokenizer, factory, batch, sampling, n, healer)
+        )
 
     def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
-        return _sample_texts(model, tokenizer, factory, rows, samples, sampling, decoder)
+        return _sample_texts(model, tokenizer, factory, rows, samples, sampling, decoder, healer)
 
     return in_batches(prompts, n, limit, sample)
 
@@ -59,12 +66,21 @@ def _sample_texts(
     samples: Sequence[int],
     sampling: SamplingParams,
     decoder: GraphedDecoder | None,
+    healer: PromptHealer | None,
 ) -> list[TextStream]:
     """Texts that continue `rows`, as one batch; samples[i] numbers row i among the samples of its prompt."""
-    batch = factory.for_batch(rows, model.head.weight.device)
 
     def steps() -> Iterator[bool]:
-        for tokens in generate(model, rows, sampling, batch.processors, samples, decoder):
+        openings = [Opening(row) for row in rows] if healer is None else healer.draw(rows, samples)
+        batch = factory.for_batch(openings, model.head.weight.device)
+        for row, text in enumerate(texts):
+            recorded = None if batch.recorder is None else batch.recorder.log_probs[row]
+            text.begin(openings[row], batch.matchers[row], recorded)
+        yield True
+        if all(text.finish_reason is not None for text in texts):
+            return
+        prompts = [opening.tokens for opening in openings]
+        for tokens in generate(model, prompts, sampling, batch.processors, samples, decoder):
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True
@@ -79,12 +95,12 @@ def _sample_texts(
             tokenizer,
             sampling.stop,
             shared,
-            prompt=rows[row],
+            prompt=row,
             min_new_tokens=sampling.min_new_tokens,
-            matcher=None if batch.matchers is None else batch.matchers[row],
-            log_probs=None if batch.recorder is None else batch.recorder.log_probs[row],
+            max_new_tokens=sampling.max_new_tokens,
+            log_probs=[] if sampling.log_probs else None,
         )
-        for row in range(len(rows))
+        for row in rows
     ]
     return texts
 
@@ -96,41 +112,38 @@ def _search_texts(
     prompts: Sequence[Sequence[int]],
     sampling: SamplingParams,
     n: int,
+    healer: PromptHealer | None,
 ) -> Iterator[list[TextStream]]:
     """Texts by beam search, the best first; each prompt is searched when its first text is read."""
 
-    def ends(prompt: Sequence[int], tokens: Sequence[int]) -> bool:
-        if tokens[-1] in tokenizer.end_ids:
-            return True
-        least = sampling.min_new_tokens
-        if not sampling.stop or len(tokens) <= least:
-            return False
-        decoder, matcher = StreamDecoder(tokenizer, prompt), StopMatcher(sampling.stop)
-        matcher.push(decoder.extend(tokens[:least]), counts=False)
-        matcher.push(decoder.extend(tokens[least:]))
-        return matcher.found
+    def write(text: TextStream, hypothesis: Hypothesis) -> TextStream:
+        opening = hypothesis.opening
+        text.begin(opening, log_probs=list(hypothesis.log_probs) if sampling.log_probs else None)
+        for token in hypothesis.tokens[len(opening.new_tokens) :]:
+            text.push(token)
+        return text
 
-    def search(prompt: Sequence[int], texts: list[TextStream], log_probs: list[list[float]]) -> Iterator[bool]:
-        processors = factory.for_batch([prompt], model.head.weight.device).processors
-        hypotheses = beam_search(model, prompt, sampling, processors, partial(ends, prompt))
-        for text, recorded, hypothesis in zip(
-            texts, log_probs, hypotheses, strict=False
-        ):  # there may be fewer hypotheses
-            recorded.extend(hypothesis.log_probs)
-            for token in hypothesis.tokens:
-                text.push(token)
+    def ends(hypothesis: Hypothesis) -> bool:
+        if hypothesis.tokens[-1] in tokenizer.end_ids or not sampling.stop:
+            return hypothesis.tokens[-1] in tokenizer.end_ids
+        return write(new_text(hypothesis.opening.tokens, iter(())), hypothesis).finish_reason is not None
+
+    def new_text(prompt: Sequence[int], steps: Iterator[bool]) -> TextStream:
+        least, log_probs = sampling.min_new_tokens, list[float]() if sampling.log_probs else None
+        return TextStream(tokenizer, sampling.stop, steps, prompt=prompt, min_new_tokens=least, log_probs=log_probs)
+
+    def search(prompt: Sequence[int], texts: list[TextStream]) -> Iterator[bool]:
+        openings = [Opening(prompt)] if healer is None else healer.search(prompt, sampling.beams or 1)
+        processors = factory.for_batch(openings, model.head.weight.device).processors
+        hypotheses = beam_search(model, openings, sampling, processors, ends)
+        for text, hypothesis in zip(texts, hypotheses, strict=False):  # there may be fewer hypotheses
+            write(text, hypothesis)
         for text in texts:
             text.finish("length")
         yield True
 
     for prompt in prompts:
         texts: list[TextStream] = []
-        log_probs: list[list[float]] = [[] for _ in range(n)]
-        shared = search(prompt, texts, log_probs)
-        recorded_log_probs = log_probs if sampling.log_probs else [None] * n
-        min_new_tokens = sampling.min_new_tokens
-        texts += [
-            TextStream(tokenizer, sampling.stop, shared, prompt=prompt, min_new_tokens=min_new_tokens, log_probs=k)
-            for k in recorded_log_probs
-        ]
+        shared = search(prompt, texts)
+        texts += [new_text(prompt, shared) for _ in range(n)]
         yield texts

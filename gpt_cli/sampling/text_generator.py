@@ -17,6 +17,7 @@ from gpt_cli.cpu.decode.decoder import Decoder
 from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
+from gpt_cli.sampling.heal import make_healer
 from gpt_cli.sampling.native_stream import (
     ENGINES,
     EngineChoice,
@@ -111,10 +112,18 @@ class TextGenerator:
         self._check_engine(self._torch_only_feature(sampling))
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int = 1, batch_size: int = 64
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+        n: int = 1,
+        batch_size: int = 64,
+        *,
+        plain_text: bool = False,
     ) -> tuple[str, Iterator[list[TextStream]]]:
         """(the engine's name, `n` continuations of each prompt), about `batch_size` texts at once, generated while
         they are read.
+
+        With `plain_text` the prompts are texts that may end anywhere: `sampling.heal` counts.
 
         A text depends on neither the other prompts nor `n` nor `batch_size`, except that equal prompts are drawn
         independently: with k equal ones before it, a prompt has the samples from k * n. Raises RequestError if the
@@ -122,12 +131,19 @@ class TextGenerator:
         """
         self.require(sampling)
         if self.uses_native_decoder(sampling) and self.decoder is not None:
-            return self.decoder.engine, self._generate_natively(self.decoder, prompts, sampling, n, batch_size)
+            decoder = self.decoder
+            healer = make_healer(self.tokenizer, sampling, decoder.next_logits) if plain_text else None
+
+            def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
+                return stream_native(decoder, self.tokenizer, rows, sampling, samples, healer)
+
+            return decoder.engine, in_batches(prompts, n, min(batch_size, max_batch(self._config)), sample)
 
         from gpt_cli.sampling.stream_torch import stream_batches  # noqa: PLC0415 - it imports torch
 
-        texts = stream_batches(self.model, self.tokenizer, prompts, sampling, n, batch_size, self._graphed_decoder)
-        return "torch", texts
+        graphed = self._graphed_decoder
+        settings = (sampling, n, batch_size, graphed)
+        return "torch", stream_batches(self.model, self.tokenizer, prompts, *settings, plain_text=plain_text)
 
     @cached_property
     def _graphed_decoder(self) -> "GraphedDecoder | None":
@@ -136,14 +152,6 @@ class TextGenerator:
         from gpt_cli.sampling.graphed_decode import GraphedDecoder  # noqa: PLC0415
 
         return GraphedDecoder(self._note) if graphs_available(self.model.head.weight.device) else None
-
-    def _generate_natively(
-        self, decoder: Decoder, prompts: Sequence[Sequence[int]], sampling: SamplingParams, n: int, batch_size: int
-    ) -> Iterator[list[TextStream]]:
-        def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
-            return stream_native(decoder, self.tokenizer, rows, sampling, samples)
-
-        return in_batches(prompts, n, min(batch_size, max_batch(self._config)), sample)
 
     def uses_native_decoder(self, sampling: SamplingParams | None = None) -> bool:
         """True if the native engine is chosen, False: torch. C or NumPy is decided by `open_decoder`."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from gpt_cli.sampling.constraint import Matcher
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.tokenizer import StreamDecoder, Tokenizer
 
 FinishReason = Literal["length", "stop", "end_of_text", "match"]
@@ -25,15 +26,15 @@ class TextStream:
         *,
         prompt: Sequence[int] = (),
         min_new_tokens: int = 0,
-        matcher: Matcher | None = None,
+        max_new_tokens: int | None = None,
         log_probs: list[float] | None = None,
     ) -> None:
         self.tokens: list[int] = []
         """Tokens generated so far, including those of a stop string and end-of-text."""
         self.finish_reason: FinishReason | None = None
         """`max_new_tokens`, a stop string, end-of-text, or a pattern that is matched; None while it is generated."""
-        self._min_new_tokens = min_new_tokens
-        self._matcher = matcher
+        self._min_new_tokens, self._max_new_tokens = min_new_tokens, max_new_tokens
+        self._matcher: Matcher | None = None
         self._log_probs = log_probs
         self._ends = tokenizer.end_ids
         self._decoder = StreamDecoder(tokenizer, prompt)
@@ -68,10 +69,19 @@ class TextStream:
     def __str__(self) -> str:
         return self.text()
 
+    def begin(self, opening: Opening, matcher: Matcher | None = None, log_probs: list[float] | None = None) -> None:
+        """Go on after `opening`, which may have the first token; `log_probs` are to grow with the tokens."""
+        self._matcher, self._log_probs = matcher, log_probs
+        for token in opening.new_tokens:
+            self._append(token, self._decoder.push_bytes(opening.new_bytes))
+
     def push(self, token: int) -> None:
         """Append `token`; does nothing once the text has ended."""
-        if self.finish_reason is not None:
-            return
+        if self.finish_reason is None:
+            self._append(token, None)
+
+    def _append(self, token: int, piece: str | None) -> None:
+        """Append `token`, with the text `piece`; None: what the decoder makes of it."""
         if self._matcher is not None and self._matcher.rejected_last:
             self.finish("end_of_text" if token in self._ends else "match")
             return
@@ -79,17 +89,23 @@ class TextStream:
         if token in self._ends:
             self.finish("end_of_text")
             return
-        self._add(self._stop.push(self._decoder.push(token), counts=self._may_stop))
+        piece = self._decoder.push(token) if piece is None else piece
+        self._add(self._stop.push(piece, counts=self._may_stop))
         if self._stop.found:
             self.finish_reason = "stop"
         elif self._matcher is not None and self._matcher.finished:
             self.finish("match")
+        elif len(self.tokens) == self._max_new_tokens:
+            self.finish("length")
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append several tokens, like `push` for each, but in fewer pieces."""
         if self.finish_reason is None and not self._stop.strings and self._ends.isdisjoint(tokens):
-            self.tokens.extend(tokens)
-            self._add(self._decoder.extend(tokens))
+            left = None if self._max_new_tokens is None else self._max_new_tokens - len(self.tokens)
+            self.tokens.extend(tokens[:left])
+            self._add(self._decoder.extend(tokens[:left]))
+            if len(self.tokens) == self._max_new_tokens:
+                self.finish("length")
             return
         for token in tokens:
             self.push(token)

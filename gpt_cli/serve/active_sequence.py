@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt_cli.cpu.decode.numpy_sampler import filtered
+from gpt_cli.sampling.heal import PromptHealer
 from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest, SlotHandle, TextEngine
@@ -31,6 +32,8 @@ class TokenLogprob:
     """The likeliest tokens, best first, each with its log-probability."""
     filtered_probs: list[float] | None = None
     """Probabilities of `top_logprobs` after temperature and filters. None: unknown, or not requested."""
+    new_bytes: bytes = b""
+    """All that a first token adds to the prompt, if it begins inside it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class ActiveSequence:
     deadline: float
     streamed: bool = True
     """False: the whole text is one chunk at the end."""
+    healer: PromptHealer | None = None
+    """Draws the end of the prompt anew. None: it stays as it is."""
     submitted_at: float = field(default_factory=time.monotonic)
     cancelled: bool = False
     slot: SlotHandle | None = None
@@ -88,17 +93,31 @@ class ActiveSequence:
     _n_sent: int = 0
 
     def join_engine(self) -> None:
-        """Take a slot in the engine's batch."""
+        """Take a slot in the engine's batch, after the end of the prompt is healed."""
+        if self.healer is not None:
+            (opening,) = self.healer.draw([self.request.opening.tokens], [self.request.sample_index])
+            self.request = replace(self.request, opening=opening)
         self.slot = self.engine.join(self.request)
         sampling = self.request.sampling
+        opening = self.request.opening
         self.stream = TextStream(
             self.tokenizer,
             sampling.stop,
             iter(()),
-            prompt=self.request.prompt,
+            prompt=opening.tokens,
             min_new_tokens=sampling.min_new_tokens,
-            matcher=self.slot.matcher,
+            max_new_tokens=sampling.max_new_tokens,
         )
+        self.stream.begin(opening, self.slot.matcher)
+        if self.n_top is not None and opening.logits is not None:
+            for token in self.stream.tokens:
+                entry = compute_logprob(opening.logits, token, self.n_top)
+                self._unsent_logprobs.append(replace(entry, new_bytes=opening.new_bytes))
+
+    @property
+    def healing_tokens(self) -> int:
+        """The tokens that healing reads before the sequence has a slot."""
+        return 0 if self.healer is None else len(self.request.opening.tokens)
 
     def accept(self, new_tokens: NewTokens) -> SequenceChunk | None:
         """Append tokens of the engine. Returns the chunk to send, or None where there is nothing to send yet."""
@@ -110,8 +129,6 @@ class ActiveSequence:
                 self._push(token, logits)
         else:
             self.stream.extend([token for token, _ in new_tokens])
-        if self.stream.finish_reason is None and len(self.stream.tokens) >= self.request.sampling.max_new_tokens:
-            self.stream.finish("length")
         reason = self.stream.finish_reason
         if reason is None and not self.streamed:
             return None

@@ -9,14 +9,15 @@ from typing import Any, Literal
 
 from starlette.requests import Request
 
-from gpt_cli.sampling.text_stream import first_samples
+from gpt_cli.sampling.heal import make_healer
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, TokenLogprob
 from gpt_cli.serve.api_errors import ApiError, dumps
 from gpt_cli.serve.generation_request import GenerationRequest
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
-from gpt_cli.serve.scoring import token_text
+from gpt_cli.serve.scoring import bytes_text, token_text
 from gpt_cli.serve.text_engine import SequenceRequest
 from gpt_cli.tokenizer import StreamDecoder
 
@@ -36,6 +37,12 @@ class TokenPlaces:
 
     def __init__(self, decoder: StreamDecoder, start: int = 0) -> None:
         self._decoder, self._n_character = decoder, start
+
+    def begin(self, new_bytes: bytes) -> int:
+        """The place of a first token that adds `new_bytes` to the prompt."""
+        place = self._n_character
+        self._n_character += len(self._decoder.push_bytes(new_bytes))
+        return place
 
     def place(self, token: int, *, ends: bool = False) -> int:
         """The place of the next token; of one that `ends` the text, the end."""
@@ -82,7 +89,9 @@ class StreamedChoice:
         self.finish_reason = chunk.finish_reason
         ends = self.model.tokenizer.end_ids  # are reported, although they have no text
         for entry in chunk.logprobs:
-            place = self._places.place(entry.token, ends=entry.token in ends)
+            is_end = entry.token in ends
+            begins = entry.new_bytes and not is_end
+            place = self._places.begin(entry.new_bytes) if begins else self._places.place(entry.token, ends=is_end)
             self._withheld.append(OffsetLogprob(place, entry))
         end = len(self.echo) + len(self.text)
         ready = [token for token in self._withheld if token.text_offset < end or token.entry.token in ends]
@@ -100,44 +109,48 @@ class Answer:
         scheduler: Scheduler,
         limits: Limits,
         n_top: int | None,
+        deadline: float,
         echoes: Sequence[str] = (),
         *,
         streamed: bool = False,
     ) -> None:
-        """`n_top` is the number of alternatives to each token, None without log-probabilities; `echoes` are the texts
-        of the prompts, if the request wants them. Raises ApiError 429 where the queue is full."""
+        """`n_top` is the number of alternatives to each token, None without log-probabilities; `deadline` is a time of
+        `time.monotonic`; `echoes` are the texts of the prompts, if the request wants them. Raises ApiError 429 where
+        the queue is full."""
         self._object_type, self._request, self._scheduler, self._limits = object_type, request, scheduler, limits
         self._chunks = ChunkQueue()
         self._id = ("cmpl-" if object_type == "text_completion" else "chatcmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
         self._n_top = n_top
         self._event_head = ""
-        n, count = request.n, len(request.prompts) * request.n
-        first_sample = first_samples(request.prompts, n)
         self._choices = [
-            StreamedChoice(request.model, echoes[i // n] if echoes else "", request.prompts[i // n])
-            for i in range(count)
+            StreamedChoice(request.model, echoes[i // request.n] if echoes else "", prompt)
+            for i, (prompt, _) in enumerate(request.sequences)
         ]
-        deadline = time.monotonic() + limits.seconds
+        healer, model = None, request.model
+        if request.plain_text:
+            rules = request.processor_factory
+            healer = make_healer(model.tokenizer, request.sampling, model.engine.next_logits, rules)
         self._sequences = [
             ActiveSequence(
                 index=i,
                 engine=request.model.engine,
                 tokenizer=request.model.tokenizer,
                 request=SequenceRequest(
-                    request.prompts[i // n],
+                    Opening(prompt),
                     request.sampling,
-                    sample_index=first_sample[i // n] + i % n,
+                    sample_index=sample,
                     return_logits=n_top is not None,
                     penalties=request.penalties,
                     processor_factory=request.processor_factory,
                 ),
+                healer=healer,
                 n_top=n_top,
                 chunks=self._chunks,
                 deadline=deadline,
                 streamed=streamed,
             )
-            for i in range(count)
+            for i, (prompt, sample) in enumerate(request.sequences)
             if request.sampling.max_new_tokens > 0
         ]
         if self._sequences:
@@ -238,7 +251,7 @@ class Answer:
             for entry in entries
         ]
         return {
-            "tokens": [token_text(model, entry.token) for entry in entries],
+            "tokens": [bytes_text(entry.new_bytes) or token_text(model, entry.token) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": top_logprobs if self._n_top else None,
             "text_offset": [token.text_offset for token in logprobs],

@@ -26,6 +26,7 @@ from gpt_cli.serve.generation_request import (
     encode,
     encode_chat,
     encode_prompts,
+    is_plain_text,
     make_generation_request,
 )
 from gpt_cli.serve.limits import Limits
@@ -179,7 +180,8 @@ async def completions(state: ServerState, request: Request) -> Response:
     _check_top("logprobs", body.logprobs, state.limits)
     model = await state.registry.get(body.model)
     prompts = await encode_prompts(model, body.prompt, parse_special=bool(body.parse_special))
-    generation = await make_generation_request(model, prompts, body, state.limits)
+    plain_text = is_plain_text(model, body.prompt)
+    generation = await make_generation_request(model, prompts, body, state.limits, plain_text=plain_text)
     echoes = [model.tokenizer.decode(tokens) for tokens in prompts] if body.echo else []
     return await _answer(state, request, "text_completion", generation, body, body.logprobs, echoes)
 
@@ -219,7 +221,8 @@ async def _answer(
     if echoes and n_top is not None:
         for tokens in generation.prompts:
             prompt_entries.append(await prompt_logprobs(state.scheduler, generation.model, tokens, n_top, deadline))
-    answer = Answer(object_type, generation, state.scheduler, state.limits, n_top, echoes, streamed=bool(body.stream))
+    streamed = bool(body.stream)
+    answer = Answer(object_type, generation, state.scheduler, state.limits, n_top, deadline, echoes, streamed=streamed)
     if body.stream:
         usage = body.stream_options is not None and body.stream_options.include_usage
         events = answer.stream(prompt_entries, usage=usage)

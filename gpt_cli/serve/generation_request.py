@@ -13,6 +13,7 @@ from gpt_cli.sampling.chat_template import TemplateConversation, imported_templa
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
+from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.api_errors import ApiError, to_api_error
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
@@ -40,6 +41,14 @@ class GenerationRequest:
     """True if the model does not see all of a prompt."""
     penalties: "Penalties | None" = None
     processor_factory: "ProcessorFactory | None" = None
+    plain_text: bool = False
+    """The prompts are texts that may end anywhere: `sampling.heal` counts."""
+
+    @property
+    def sequences(self) -> list[tuple[list[int], int]]:
+        """The prompt of each sequence, and the number of the sample that continues it."""
+        firsts = first_samples(self.prompts, self.n)
+        return [(prompt, first + i) for prompt, first in zip(self.prompts, firsts, strict=True) for i in range(self.n)]
 
 
 async def make_generation_request(
@@ -49,6 +58,7 @@ async def make_generation_request(
     limits: Limits,
     max_tokens: int | None = None,
     *,
+    plain_text: bool = False,
     truncated: bool = False,
 ) -> GenerationRequest:
     """Resolve a request's body, of which `prompts` are `truncated` or longer than the context.
@@ -69,7 +79,7 @@ async def make_generation_request(
     for tokens in prompts:
         _check_limit("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
     truncated = truncated or any(len(tokens) > model.context_length for tokens in prompts)
-    request = GenerationRequest(model, prompts, sampling, n, truncated)
+    request = GenerationRequest(model, prompts, sampling, n, truncated, plain_text=plain_text)
     presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
     if not (presence or frequency or model.engine.needs_processors(sampling)) or sampling.max_new_tokens == 0:
         return request
@@ -154,6 +164,12 @@ def _encode_prompts(model: ServedModel, prompt: Any, parse_special: bool) -> lis
         param="prompt",
         code="invalid_parameter",
     )
+
+
+def is_plain_text(model: ServedModel, prompt: Any) -> bool:
+    """True if `prompt`, as `encode_prompts` takes it, is text, and the model was trained on plain text."""
+    first = prompt[0] if isinstance(prompt, list) else prompt
+    return model.config.data.format == "text" and (first is None or isinstance(first, str))
 
 
 def encode(

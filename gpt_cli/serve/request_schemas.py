@@ -133,8 +133,9 @@ class GenerationFields(_Strict):
 
     def sampling_options(self) -> dict[str, Any]:
         """The sampling options that are given, by the names of `SamplingParams`."""
-        values = {_OPTION_OF.get(name, name): getattr(self, name) for name in GenerationFields.model_fields}
-        return {name: values[name] for name in SamplingOptions.__annotations__ if values.get(name) is not None}
+        given = {name: value for name, value in self if value is not None}
+        values = {_OPTION_OF.get(name, name): value for name, value in given.items()}
+        return {name: values[name] for name in SamplingOptions.__annotations__ if name in values}
 
 
 class CompletionRequest(GenerationFields):
@@ -142,6 +143,7 @@ class CompletionRequest(GenerationFields):
 
     prompt: Any = ""
     """A text, a list of texts, tokens, or a list of those."""
+    heal: bool | None = None
     echo: bool | None = None
     parse_special: bool | None = None
     """True if a text may name special tokens, as in llama.cpp."""

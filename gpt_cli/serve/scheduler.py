@@ -183,10 +183,13 @@ class Scheduler:
             self._abort(late, "time")
 
     def _dequeue(self) -> list[ActiveSequence]:
-        """Move sequences from the queue to the free slots, first come first served. Returns those moved."""
+        """Move sequences from the queue to the free slots, first come first served. Returns those moved: as many as
+        heal about `prompt_step` tokens of prompts, at least one."""
         joining: list[ActiveSequence] = []
-        while self._queue and len(self._running) < self._limits.seats:
+        healing = 0
+        while self._queue and len(self._running) < self._limits.seats and healing < self._limits.prompt_step:
             sequence = self._queue.popleft()
+            healing += sequence.healing_tokens
             joining.append(sequence)
             self._running.append(sequence)
         return joining
@@ -194,7 +197,9 @@ class Scheduler:
     def _run_round(self, engine: TextEngine, batch: list[ActiveSequence]) -> None:
         """Run one step of an engine's sequences, or several where steps are quick."""
         slots = [sequence.slot for sequence in batch if sequence.slot is not None]
-        prompt_tokens = sum(len(sequence.request.prompt) for sequence in batch if sequence.first_token_at is None)
+        prompt_tokens = sum(
+            len(sequence.request.opening.tokens) for sequence in batch if sequence.first_token_at is None
+        )
         steps_per_round = self._steps_per_round.setdefault(engine, _StepsPerRound())
         steps = 1 if any(slot.single_step for slot in slots) else steps_per_round.next(len(batch), prompt_tokens)
         started = time.monotonic()

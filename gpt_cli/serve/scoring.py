@@ -49,8 +49,11 @@ def _window_logprobs(
 def token_text(model: ServedModel, token: int) -> str:
     """The display text of a token; `bytes:\\xe2` where it is a part of a character."""
     data = model.tokenizer.token_bytes(token)
-    if not data:
-        return model.tokenizer.decode([token])
+    return bytes_text(data) if data else model.tokenizer.decode([token])
+
+
+def bytes_text(data: bytes) -> str:
+    """The display text of some bytes, as that of a token."""
     try:
         return data.decode()
     except UnicodeDecodeError:

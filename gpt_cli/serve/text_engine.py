@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
 from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
@@ -33,9 +34,9 @@ NewTokens = list[tuple[int, Logits | None]]
 
 @dataclass(frozen=True, eq=False)
 class SequenceRequest:
-    """One sequence to generate: sample number `sample_index` of a prompt."""
+    """One sequence to generate: sample number `sample_index` of a prompt, after its `opening`."""
 
-    prompt: Sequence[int]
+    opening: Opening
     sampling: SamplingParams
     sample_index: int = 0
     return_logits: bool = False
@@ -69,6 +70,9 @@ class TextEngine(Protocol):
         A slot whose prompt is not prefilled yet gets none.
         """
 
+    def next_logits(self, prompts: Sequence[Sequence[int]]) -> Logits:
+        """B prompts -> (B, V): the logits of the token after each; of a long one the last `context_length` count."""
+
     def prompt_logits(self, tokens: Sequence[int]) -> Logits:
         """(T,) tokens, at most a context -> (T, V): the logits of the token after each."""
 
@@ -100,7 +104,7 @@ class NativeTextEngine:
             sampler = TokenSampler(request, self._tokenizer.vocab_size, torch.device("cpu"))
         seat = Seat(
             self._batch,
-            request.prompt,
+            request.opening.tokens,
             derive_seed(request.sampling.seed, "sample", request.sample_index),
             native_token_choice(request.sampling, self._tokenizer),
             keep_logits=request.return_logits,
@@ -114,6 +118,9 @@ class NativeTextEngine:
         return [
             [self._sampled(slot, token) for token in tokens] for slot, tokens in zip(slots, batch_tokens, strict=True)
         ]
+
+    def next_logits(self, prompts: Sequence[Sequence[int]]) -> Logits:
+        return self._decoder.next_logits(prompts)
 
     def prompt_logits(self, tokens: Sequence[int]) -> Logits:
         return self._decoder.score(tokens)

@@ -21,9 +21,9 @@ class TokenSampler:
 
     def __init__(self, request: "SequenceRequest", vocab_size: int, device: torch.device) -> None:
         assert request.processor_factory is not None
-        batch = request.processor_factory.for_batch([request.prompt], device)
+        batch = request.processor_factory.for_batch([request.opening], device)
         self._processors = batch.processors
-        self.matcher: Matcher | None = None if batch.matchers is None else batch.matchers[0]
+        self.matcher: Matcher | None = batch.matchers[0]
         self._sampling = sampling = request.sampling
         self._noise = (
             None if sampling.greedy else GumbelNoise(sampling.seed, [request.sample_index], vocab_size, device)

@@ -18,7 +18,7 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
 from gpt_cli.sampling.context_window import context_start
-from gpt_cli.sampling.generate import SequenceBatch
+from gpt_cli.sampling.generate import SequenceBatch, next_logits
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest
 from gpt_cli.serve.token_sampling import TokenSampler
@@ -58,7 +58,7 @@ class _TableSlot(_TorchSlot):
 
     def __init__(self, model: GPT, request: SequenceRequest, table: _KVTable) -> None:
         super().__init__(model, request)
-        self.tokens = list(request.prompt[-model.config.context_length :])
+        self.tokens = list(request.opening.tokens[-model.config.context_length :])
         self.position, self.start, self.cached = len(self.tokens), 0, 0
         self.table = table
         self.row = table.assign_row(self)
@@ -81,7 +81,7 @@ class _UnbatchedSlot(_TorchSlot):
 
     def __init__(self, model: GPT, request: SequenceRequest) -> None:
         super().__init__(model, request)
-        self._batch = SequenceBatch(model, [request.prompt], request.sampling.max_new_tokens)
+        self._batch = SequenceBatch(model, [request.opening.tokens], request.sampling.max_new_tokens)
         self.next_logits = self._batch.next_logits
 
     def accept(self, token: int) -> None:
@@ -132,6 +132,9 @@ class TorchTextEngine:
             slots[i].accept(token)
             new_tokens[i] = [(token, slot_logits[0].float().cpu().numpy() if slots[i].return_logits else None)]
         return new_tokens
+
+    def next_logits(self, prompts: Sequence[Sequence[int]]) -> Logits:
+        return next_logits(self._model, prompts)
 
     @torch.inference_mode()
     def prompt_logits(self, tokens: Sequence[int]) -> Logits:

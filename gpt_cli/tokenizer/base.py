@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import replace_file
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
 
 Ids = npt.NDArray[np.uint32]
 
@@ -50,6 +51,11 @@ class Tokenizer(Protocol):
     def begin_ids(self) -> tuple[int, ...]:
         """The ids that stand before each text, such as a begin token."""
         return ()
+
+    @property
+    def prefixes(self) -> TokenPrefixes | None:
+        """Prefix searches in the tokens of a generated text; None if none begins another, or they have no bytes."""
+        return None
 
     @property
     @abstractmethod

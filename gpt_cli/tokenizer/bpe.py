@@ -15,6 +15,7 @@ from gpt_cli.tokenizer.cached_bpe import CachedBPE
 from gpt_cli.tokenizer.hf_tokenizer import write_vocabulary
 from gpt_cli.tokenizer.pretokenizer import split_chunks
 from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
+from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
 
 BLOCK = 1 << 20  # characters encoded at once, to bound the memory
 
@@ -64,6 +65,10 @@ class BPETokenizer(Tokenizer):
 
     def _encode(self, text: str) -> Iterator[Ids]:
         return map(self._fast.encode, split_chunks(text, BLOCK, self.vocabulary.pattern))
+
+    @cached_property
+    def prefixes(self) -> TokenPrefixes:
+        return TokenPrefixes([self.token_bytes(token) for token in range(self.vocab_size)])
 
     @cached_property
     def _pieces(self) -> CachedBPE:

@@ -23,6 +23,7 @@ from gpt_cli.tokenizer.base import Ids, Tokenizer, encode_text, validate_ids
 from gpt_cli.tokenizer.bpe import BPETokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import unicode_to_bytes
 from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
+from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
 
 FORMAT = "gpt-hf-1"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -149,6 +150,10 @@ class ForeignTokenizer(Tokenizer):
     @property
     def is_incremental(self) -> bool:
         return bool(self._table["decoder"] and self._table["decoder"]["type"] == "ByteLevel")
+
+    @cached_property
+    def prefixes(self) -> TokenPrefixes | None:
+        return TokenPrefixes(self._pieces) if self.is_incremental and self._pieces is not None else None
 
     def unknown_characters(self, text: str) -> list[str]:
         return []

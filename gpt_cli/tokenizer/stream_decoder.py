@@ -59,6 +59,11 @@ class StreamDecoder:
             self._bytes[token] = data
         return data
 
+    def push_bytes(self, data: bytes) -> str:
+        """The characters that `data`, the end of a token's bytes, completes. Only where tokens have bytes."""
+        assert self._window is None
+        return self._utf8.decode(data)
+
     def flush(self) -> str:
         """The rest at the end: U+FFFD for an incomplete character."""
         return self._utf8.decode(b"", final=True) if self._window is None else self._window.flush()

@@ -10,7 +10,8 @@ from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import oom_as_user_error
-from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
+from gpt_cli.sampling import SamplingParams, encode_prompt, stream_batches
+from gpt_cli.sampling.heal import make_healer
 from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsupported_settings
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
@@ -53,16 +54,17 @@ def sample_text(
 
     `native`: use the C decoder where it supports the settings; it is many times faster on a CPU.
     """
-    sampling = SamplingParams.from_config(config.sample, config.seed)
+    sampling, plain_text = SamplingParams.from_config(config.sample, config.seed), config.data.format == "text"
     with oom_as_user_error("writing a sample", "set sample.every=null: what was saved is good, and goes on"):
         if native and prompt and not unsupported_settings(sampling):
             arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
             decoder = open_decoder(config.model, tokenizer.vocab_size, arrays)
             if decoder is not None:
-                (text,) = stream_native(decoder, tokenizer, [prompt], sampling)
+                healer = make_healer(tokenizer, sampling, decoder.next_logits) if plain_text else None
+                (text,) = stream_native(decoder, tokenizer, [prompt], sampling, healer=healer)
                 return text.text()
         model.eval()
-        (text,) = stream_texts(model, tokenizer, prompt, sampling)
+        (text,) = next(stream_batches(model, tokenizer, [prompt], sampling, plain_text=plain_text))
         continuation = text.text()
     model.train()
     return continuation

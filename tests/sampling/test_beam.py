@@ -16,7 +16,8 @@ from gpt_cli.errors import RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling import Sampler, SamplingParams
-from gpt_cli.sampling.beam import beam_search
+from gpt_cli.sampling.beam import Hypothesis, beam_search
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.command import Run
@@ -26,8 +27,8 @@ V = 4
 END = 3  # the token with which a text is complete
 
 
-def ends(tokens: Sequence[int]) -> bool:
-    return tokens[-1] == END
+def ends(text: Hypothesis) -> bool:
+    return text.tokens[-1] == END
 
 
 @torch.inference_mode()
@@ -50,7 +51,7 @@ def reference_search(model: GPT, prompt: list[int], width: int, limit: int, pena
         candidates.sort(key=lambda candidate: -candidate[1])
         live = []
         for candidate in candidates:
-            (complete if ends(candidate[0]) else live).append(candidate)
+            (complete if candidate[0][-1] == END else live).append(candidate)
             if len(live) == width:
                 break
     actual = sorted(complete + live, key=lambda text: -text[1] / len(text[0]) ** penalty)
@@ -64,7 +65,7 @@ def test_it_finds_what_the_uncached_definition_finds_past_the_context_too(positi
     model.head.weight.data[END] -= 0.3
     for width, prompt in ((1, [1]), (2, [0, 1, 2]), (5, [2] * CONTEXT)):
         sampling = SamplingParams(beams=width, length_penalty=penalty, max_new_tokens=9)
-        actual = beam_search(model, prompt, sampling, (), ends)
+        actual = beam_search(model, [Opening(prompt)], sampling, (), ends)
         assert [text.tokens for text in actual] == reference_search(model, prompt, width, 9, penalty)
 
 
@@ -85,7 +86,7 @@ def test_wide_enough_it_is_the_best_of_all_texts(penalty: float) -> None:
     ]
     best = sorted(candidates, key=lambda tokens: -score(tokens))[:10]
     sampling = SamplingParams(beams=V**limit, length_penalty=penalty, max_new_tokens=limit)
-    actual = beam_search(model, prompt, sampling, (), ends)
+    actual = beam_search(model, [Opening(prompt)], sampling, (), ends)
     assert [text.tokens for text in actual[:10]] == best
     assert len(actual) == len(candidates)
     for text in actual[:10]:
@@ -108,7 +109,7 @@ def test_rules_go_with_the_beams() -> None:
     model = make_model(V)
     rules = (RepetitionPenalty(1.5, [[1]], V, torch.device("cpu")), NoRepeatNgram(2, [[1]]))
     sampling = SamplingParams(beams=6, max_new_tokens=5)  # too short to run out of pairs
-    for text in beam_search(model, [1], sampling, rules, lambda tokens: False):
+    for text in beam_search(model, [Opening([1])], sampling, rules, lambda text: False):
         sequence = (1, *text.tokens)
         pairs = list(pairwise(sequence))
         assert len(pairs) == len(set(pairs))

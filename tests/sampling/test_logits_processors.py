@@ -18,6 +18,7 @@ from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
 from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.repetition import NoRepeatNgram, Penalties, PresenceFrequencyPenalty, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.support.tiny_gpt import make_model
@@ -138,8 +139,8 @@ def test_forbidding_every_token_is_refused() -> None:
 
 
 def test_the_text_does_not_end_before_min_new_tokens() -> None:
-    assert apply_rule(MinNewTokens((2,), 3), [0, 1], [1.0] * V)[2] == -math.inf
-    assert apply_rule(MinNewTokens((2,), 3), [0, 1, 0], [1.0] * V) == [1.0] * V
+    assert apply_rule(MinNewTokens((2,), [3]), [0, 1], [1.0] * V)[2] == -math.inf
+    assert apply_rule(MinNewTokens((2,), [3]), [0, 1, 0], [1.0] * V) == [1.0] * V
     model = make_model(262)
     model.head.weight.data.zero_()
     bias = ((BPE.eot_id or 0, 50.0),)
@@ -273,7 +274,7 @@ def test_bias_and_least_length_equal_those_of_transformers() -> None:
     )
     assert torch.equal(LogitBias(bias, 40, CPU).apply(RANDOM), expected)
     hf_processor = transformers.MinNewTokensLengthLogitsProcessor(28, 4, 5)  # 2 of 4 new tokens are there
-    rule = MinNewTokens((5,), 4)
+    rule = MinNewTokens((5,), [4] * len(RANDOM))
     rule.accept([0])
     rule.accept([0])
     assert torch.equal(rule.apply(RANDOM), hf_processor(TEXTS, RANDOM))
@@ -284,7 +285,7 @@ def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
         logit_bias=((3, 2.5), (7, -1.0)), repetition_penalty=1.4, no_repeat_ngram=2, min_new_tokens=2, log_probs=True
     )
     texts = TEXTS.clamp(max=38)
-    rules = ProcessorFactory(BPE, sampling).for_batch(texts.tolist(), CPU).processors
+    rules = ProcessorFactory(BPE, sampling).for_batch([Opening(text) for text in texts.tolist()], CPU).processors
     assert [type(rule).__name__ for rule in rules] == [
         "LogprobRecorder",
         "LogitBias",
@@ -332,7 +333,9 @@ def test_penalties_have_one_order_whichever_of_them_there_are(
 ) -> None:
     sampling = SamplingParams(logit_bias=tuple(bias.items()), repetition_penalty=repetition, log_probs=recorded)
     tokenizer, prompts = CharTokenizer("abcdef"), [[0, 1, 1], [2]]
-    rules = ProcessorFactory(tokenizer, sampling, openai).for_batch(prompts, CPU).processors
+    rules = (
+        ProcessorFactory(tokenizer, sampling, openai).for_batch([Opening(prompt) for prompt in prompts], CPU).processors
+    )
     new, logits = [[1, 3, 1], [4, 2, 5]], torch.tensor([[0.5, 1.0, -2.0, 3.0, -1.5, 2.0]] * 2)
     for tokens in zip(*new, strict=True):
         for rule in rules:
@@ -348,5 +351,5 @@ def test_penalties_have_one_order_whichever_of_them_there_are(
 
 
 def test_a_penalty_before_any_token_changes_nothing() -> None:
-    rule = PresenceFrequencyPenalty(Penalties(2.0, 2.0), 8, 40, CPU)
+    rule = PresenceFrequencyPenalty(Penalties(2.0, 2.0), [()] * 8, 40, CPU)
     assert torch.equal(rule.apply(RANDOM), RANDOM)

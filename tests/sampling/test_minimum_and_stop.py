@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.sampling import SamplingParams, stream_texts
-from gpt_cli.sampling.beam import beam_search
+from gpt_cli.sampling.beam import Hypothesis, beam_search
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.tokenizer import CharTokenizer, Tokenizer, train_tokenizer
 from tests.support.tiny_gpt import make_model
@@ -72,11 +73,11 @@ def test_a_search_ends_its_texts_there_too(least: int, size: int) -> None:
     begin = max(0, least + 1 - size)
     stops = tuple({text.text()[begin : begin + size] for text in stream_texts(model, tokenizer, prompt, endless, 2)})
 
-    def ends(tokens: Sequence[int]) -> bool:
-        return reference(tokenizer, tokens, stops, least)[2]
+    def ends(text: Hypothesis) -> bool:
+        return reference(tokenizer, text.tokens, stops, least)[2]
 
     with torch.inference_mode():
-        hypotheses = beam_search(model, prompt, endless, (), ends)
+        hypotheses = beam_search(model, [Opening(prompt)], endless, (), ends)
     expected = [reference(tokenizer, text.tokens, stops, least) for text in hypotheses]
     texts = stream_texts(model, tokenizer, prompt, endless.replace({"stop": stops}), 6)
     assert [(text.text(), len(text.tokens), text.finish_reason == "stop") for text in texts] == expected

@@ -28,7 +28,7 @@ WHOLE = (-1, 0, 1, 2, 7, 2**40, 2**63)
 NUMBERS = (-math.inf, -1.0, -0.5, 0.0, 1e-9, 0.5, 1.0, 1.5, 7.0, math.inf, math.nan)
 PROBES: dict[object, tuple[object, ...]] = {
     **{int: WHOLE, int | None: WHOLE, float: NUMBERS, float | None: NUMBERS},
-    **{str | None: ("", "a"), tuple[str, ...]: ((), ("a",), ("a", ""))},
+    **{bool: (True, False, 2, "yes"), str | None: ("", "a"), tuple[str, ...]: ((), ("a",), ("a", ""))},
 }
 
 OF_A_PROMPT = "given with a prompt, not for a whole run or chat"
@@ -41,6 +41,7 @@ NOT_IN_THE_CONFIG = {
 }
 NOT_OF_SAMPLE = {"log_probs": "--jsonl prints them"}
 NO_CHAT_OPTION = {
+    "heal": "a chat is encoded turn by turn, in training too",
     "min_new_tokens": "an answer may be short",
     "length_penalty": "a search takes that of the run",
     "logit_bias": OF_A_PROMPT,
@@ -86,10 +87,10 @@ def test_a_chat_sets_every_option_or_it_is_listed_and_its_help_names_the_command
 
 def test_the_server_takes_every_option_or_it_is_listed_and_its_page_sends_them() -> None:
     pytest.importorskip("fastapi")
-    from gpt_cli.serve.request_schemas import GenerationFields
+    from gpt_cli.serve.request_schemas import CompletionRequest, GenerationFields
 
     names = {"max_new_tokens" if name == "max_tokens" else name for name in GenerationFields.model_fields}
-    assert_known(names, NOT_OF_THE_SERVER)
+    assert_known(names | set(CompletionRequest.model_fields), NOT_OF_THE_SERVER)
     templates = Path(repl.__file__).parents[1] / "serve" / "templates"
     form, script = ((templates / file).read_text(encoding="utf-8") for file in ("page.html", "write.js"))
     for name in names & set(OPTIONS):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ServedModel, open_model
@@ -50,7 +51,7 @@ CASE = st.fixed_dictionaries(
 
 def make_sequence(model: ServedModel, case: dict[str, Any], index: int, queue: ChunkQueue) -> ActiveSequence:
     sampling: SamplingParams = case["sampling"].replace({"seed": case["seed"], "max_new_tokens": case["tokens"]})
-    request = SequenceRequest(case["prompt"], sampling, return_logits=case["n_top"] is not None)
+    request = SequenceRequest(Opening(case["prompt"]), sampling, return_logits=case["n_top"] is not None)
     streamed = case.get("streamed", True)
     deadline = time.monotonic() + 3600
     return ActiveSequence(index, model.engine, model.tokenizer, request, case["n_top"], queue, deadline, streamed)

@@ -16,6 +16,7 @@ from gpt_cli.run.directory import create_imported_run
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.logits_processors import ProcessorFactory
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.serve.model_registry import EngineOptions, open_model
 from gpt_cli.serve.text_engine import SequenceRequest
 from gpt_cli.serve.torch_text_engine import TorchTextEngine
@@ -55,7 +56,10 @@ def make_model(name: str) -> GPT:
 def make_request(case: dict[str, Any]) -> SequenceRequest:
     sampling = case["sampling"].replace({"seed": case["seed"], "max_new_tokens": case["n_token"]})
     return SequenceRequest(
-        case["prompt"], sampling, return_logits=True, processor_factory=ProcessorFactory(ByteTokenizer(), sampling)
+        Opening(case["prompt"]),
+        sampling,
+        return_logits=True,
+        processor_factory=ProcessorFactory(ByteTokenizer(), sampling),
     )
 
 

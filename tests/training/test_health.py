@@ -186,20 +186,20 @@ def test_an_evaluation_that_does_not_fit_takes_fewer_windows_at_once(tmp_path, m
     ("target", "name", "doing"),
     [
         (NativeEngine, "summed_loss", "evaluating a single window"),
-        (training_samples, "stream_texts", "writing a sample"),
+        (training_samples, "stream_batches", "writing a sample"),
         (training_samples, "stream_native", "writing a sample"),
         (state, "MuonAdamW", "building the model"),
     ],
 )
 @pytest.mark.parametrize("error", [MemoryError(), OUT_OF_MEMORY], ids=["MemoryError", "CPU"])
 def test_out_of_memory_outside_a_step_says_where_and_what_to_do(tmp_path, monkeypatch, target, name, doing, error):
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise error
 
     monkeypatch.setattr(target, name, fail)
-    engine = "torch" if name == "stream_texts" else "auto"
+    engine = "torch" if name == "stream_batches" else "auto"
     if name == "stream_native":
-        monkeypatch.setattr(target, "stream_texts", fail)  # for a machine without a compiler
+        monkeypatch.setattr(target, "stream_batches", fail)  # for a machine without a compiler
     with pytest.raises(UserError, match=f"out of memory while {doing}") as caught:
         run(make_config(tmp_path, f"runtime.engine={engine}"))
     assert caught.value.hint

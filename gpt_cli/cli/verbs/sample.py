@@ -58,6 +58,9 @@ def sample(
         ),
     ] = False,
     unknown: Annotated[UnknownChoice, unknown_option(_PROMPTS)] = "error",
+    heal: Annotated[
+        bool | None, opts.panel_option(_PROMPTS, "Let the first token go on with a word that the prompt breaks off.")
+    ] = None,
     max_new_tokens: opts.MaxNewTokensOption = None,
     min_new_tokens: opts.MinNewTokensOption = None,
     stop: opts.StopOption = None,
@@ -136,7 +139,9 @@ def sample(
     copies = NoveltyReport(loaded) if novelty else None
     tokens = [_encode(one, loaded.tokenizer, parse_special) for one in whole]
     _note_cut(tokens, loaded.config.model.context_length)
-    engine_name, texts = generate_texts(loaded, tokens, sampling, n, batch_size, device, engine, weights)
+    plain_text = loaded.config.data.format == "text"
+    generator = (loaded, tokens, sampling, n, batch_size, device, engine, weights)
+    engine_name, texts = generate_texts(*generator, plain_text=plain_text)
     if as_json:
         head = {"run": path, "step": loaded.step, "prompt": whole[0].text, "seed": sampling.seed, "engine": engine_name}
         print_json(head | {"samples": _as_objects(next(texts), copies)})
@@ -146,8 +151,7 @@ def sample(
     if jsonl:
         _print_lines(zip(whole, texts, strict=True), sampling.seed, copies)
     else:
-        learned_text = loaded.config.data.format == "text"
-        displayed = [one.text if learned_text else f"{entry.text}\n" for one, entry in zip(whole, inputs, strict=True)]
+        displayed = [one.text if plain_text else f"{entry.text}\n" for one, entry in zip(whole, inputs, strict=True)]
         _print_samples(displayed, texts, n, raw, copies)
 
 

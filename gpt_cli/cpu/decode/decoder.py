@@ -34,6 +34,9 @@ class Decoder(Protocol):
     def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "DecodeSession":
         """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen)."""
 
+    def next_logits(self, prompts: Sequence[Sequence[int]]) -> Array:
+        """B prompts, as `start` takes them -> (B, V): the logits of the token after each."""
+
     def score(self, tokens: Sequence[int]) -> Array:
         """(T,) tokens, at most a context -> (T, V): the next-token logits of each."""
 
@@ -102,6 +105,13 @@ class NativeDecoder:
 
     def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "NativeSession":
         return NativeSession(self, prompts, seeds, choice)
+
+    def next_logits(self, prompts: Sequence[Sequence[int]]) -> Array:
+        logits = np.empty((len(prompts), self.weights.vocab_size), np.float32)
+        tokens = np.empty((1, len(prompts)), np.int32)
+        session = self.start(prompts, [0] * len(prompts), TokenChoice(temperature=0.0))
+        self._library.gpt_write(session.handle.pointer, 1, address(tokens), address(logits))
+        return logits
 
     def score(self, tokens: Sequence[int]) -> Array:
         logits = np.empty((len(tokens), self.weights.vocab_size), np.float32)

@@ -20,6 +20,10 @@ class NumpyDecoder:
     def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "NumpySession":
         return NumpySession(self.weights, prompts, seeds, choice)
 
+    def next_logits(self, prompts: Sequence[Sequence[int]]) -> Array:
+        context = self.weights.config.context_length
+        return np.stack([numpy_gpt.forward(self.weights, list(prompt[-context:]))[-1] for prompt in prompts])
+
     def score(self, tokens: Sequence[int]) -> Array:
         return numpy_gpt.forward(self.weights, list(tokens))
 

@@ -40,10 +40,28 @@ class Matcher:
         if self.finished:
             return
         transitions = self._table.transitions(self._state)
-        if transitions.distances[token] >= self._budget:
+        is_allowed = bool(transitions.distances[token] < self._budget)
+        self._go_on(self._table.state(int(transitions.states_after[token])) if is_allowed else None)
+
+    def admits(self, data: bytes) -> bool:
+        """True if a token whose bytes end with `data`, the first of the text, may open it: see heal.py."""
+        return not data or self._table.matches(self._state) or self._after(data) is not None
+
+    def begin(self, data: bytes) -> None:
+        """Go on after such a token; empty: it is no part of the text."""
+        if data:
+            self._go_on(self._after(data))
+
+    def _after(self, data: bytes) -> State | None:
+        state = self._table.walk(self._state, data)
+        return state if self._table.distance(state) < self._budget else None
+
+    def _go_on(self, state: State | None) -> None:
+        """Go on from `state` after another token; None: it does not continue a match."""
+        if state is None:
             self.finished = self.rejected_last = True
             return
-        self._state, self._budget = self._table.state(int(transitions.states_after[token])), self._budget - 1
+        self._state, self._budget = state, self._budget - 1
         if self._table.matches(self._state):
             self.finished = not self._allowed().any()
 

@@ -66,6 +66,17 @@ class TokenTable:
         """An upper bound on the tokens to a match; UNREACHABLE if there is none."""
         return int(self._distances[state[0]] if state[1] == self._decoder.root else self._inside(state[0])[state[1]])
 
+    def walk(self, state: State, data: bytes) -> State:
+        """The state after some bytes; one without a way to a match if there is none."""
+        number, node = state
+        for byte in data:
+            step = int(self._decoder.table[node, byte])
+            if step == INVALID:
+                return len(self._dfa.next) - 1, self._decoder.root  # the dead one
+            node = step if step > INVALID else self._decoder.root
+            number = number if step > INVALID else int(self._dfa.next[number, -2 - step])
+        return number, node
+
     def transitions(self, state: State) -> Transitions:
         """Transitions of all tokens from `state`."""
         if state in self._cache:

@@ -6,11 +6,12 @@ let running = null;
 
 /* What is sent only where it is not off; the rest is text. */
 const OFF = { repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0, no_repeat_ngram: 0, min_new_tokens: 0 };
-const OWN = ["top_k", "min_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices"];
+const OWN = ["heal", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram", "min_new_tokens", "regex", "choices"];
 
 function settings() {
   const number = (id) => Number($(id).value);
-  const body = { temperature: number("temperature"), max_tokens: number("max_tokens"), seed: number("seed") };
+  /* The tokens that are shown go on where the prompt ends, and a branch sends them behind its tokens. */
+  const body = { heal: false, temperature: number("temperature"), max_tokens: number("max_tokens"), seed: number("seed") };
   body.top_k = number("top_k");
   body.top_p = number("top_p");
   body.min_p = number("min_p");
@@ -135,7 +136,7 @@ function elsewhere() {
   const own = Object.fromEntries(OWN.filter((name) => name in body).map((name) => [name, body[name]]));
   const named = Object.entries(body).filter(([name]) => !(name in own))
     .map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ");
-  $("as-python").textContent = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="${state.key ? "KEY" : "none"}")\nanswer = client.completions.create(${named}, extra_body=${JSON.stringify(own)})\nprint(answer.choices[0].text)`;
+  $("as-python").textContent = `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="${state.key ? "KEY" : "none"}")\nanswer = client.completions.create(${named}, extra_body=${JSON.stringify(own).replace('"heal":false', '"heal":False')})\nprint(answer.choices[0].text)`;
   const flags = { prompt: body.prompt, "max-new-tokens": body.max_tokens, temperature: body.temperature, "top-k": body.top_k,
     "top-p": body.top_p, "min-p": body.min_p, seed: body.seed, stop: body.stop,
     "repetition-penalty": body.repetition_penalty, "no-repeat-ngram": body.no_repeat_ngram, "min-new-tokens": body.min_new_tokens,
@@ -148,7 +149,7 @@ function elsewhere() {
   $("templated").hidden = !run?.has_template;
   $("as-gpt").textContent = (flags.prompt === "-" ? "printf - | " : "") + `gpt sample ${quote(path)} ` +
     Object.entries(flags).filter(([, value]) => value !== undefined).map(([name, value]) => `--${name} ${quote(value)}`).join(" ") +
-    biases + ` -n ${body.n}` + (missing.length ? `  # without ${missing.join(" and ")}, which only the server has` : "");
+    biases + ` --no-heal -n ${body.n}` + (missing.length ? `  # without ${missing.join(" and ")}, which only the server has` : "");
 }
 
 function startWriting() {
