@@ -241,7 +241,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     model = await state.registry.get(body.model)
     tokens = []
     if body.text:
-        tokens = await asyncio.to_thread(encode, model, body.text, "text", parse_special=body.parse_special)
+        tokens = await asyncio.to_thread(encode, model, body.text, "text", parse_special=bool(body.parse_special))
     pieces = [token_text(model, token) for token in tokens]
     return AsciiJSONResponse(
         {"tokens": tokens, "count": len(tokens), "pieces": pieces, "max_model_len": model.context_length}
@@ -260,7 +260,7 @@ async def score(state: ServerState, request: Request) -> Response:
     body = ScoreRequest.read(await read_object(request, state.limits))
     _check_top("top_logprobs", body.top_logprobs, state.limits)
     model = await state.registry.get(body.model)
-    tokens = await asyncio.to_thread(encode, model, body.text, "text", parse_special=body.parse_special)
+    tokens = await asyncio.to_thread(encode, model, body.text, "text", parse_special=bool(body.parse_special))
     if len(tokens) > state.limits.prompt_tokens:
         message = f"the text must have at most {state.limits.prompt_tokens:,} tokens here, not {len(tokens):,}"
         raise ApiError(400, message, param="text", code="limit_exceeded")

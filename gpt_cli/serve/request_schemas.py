@@ -183,7 +183,7 @@ class TokenizeRequest(_Strict):
 
     model: str | None = None
     text: str
-    parse_special: bool = False
+    parse_special: bool | None = None
 
 
 class DetokenizeRequest(_Strict):
@@ -207,5 +207,5 @@ class ScoreRequest(_Strict):
 
     model: str | None = None
     text: str
-    parse_special: bool = False
+    parse_special: bool | None = None
     top_logprobs: int = Field(0, ge=0)

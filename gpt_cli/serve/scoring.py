@@ -73,7 +73,7 @@ async def score_text(
     entries = await prompt_logprobs(scheduler, model, tokens, body.top_logprobs, deadline)
     log_probs = np.array([np.nan if entry.logprob is None else entry.logprob for entry in entries])
     ids = np.array(tokens, np.uint32)
-    scored = ScoredText(model.tokenizer, text, ids, log_probs, allow_special=body.parse_special)
+    scored = ScoredText(model.tokenizer, text, ids, log_probs, allow_special=bool(body.parse_special))
     return {
         "model": model.name,
         "step": model.step,

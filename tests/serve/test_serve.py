@@ -390,7 +390,9 @@ def test_a_text_names_special_tokens_only_if_it_is_asked_for_and_never_in_a_chat
     tokens, spelled = [a, tokenizer.eot_id, b], tokenizer.encode(text).tolist()
     params: dict[str, Any] = {"echo": True, "logprobs": 0, "max_tokens": 0}
     with serving(tmp_path) as client:
-        for special, expected in ({"parse_special": True}, tokens), ({"parse_special": False}, spelled), ({}, spelled):
+        values = {"parse_special": True}, {"parse_special": False}, {"parse_special": None}, {}
+        for special in values:
+            expected = tokens if special.get("parse_special") else spelled
             logprobs = client.ask("/v1/completions", prompt=text, **params, **special)[1]["choices"][0]["logprobs"]
             assert logprobs["ids"] == expected
             answer = client.ask("/v1/completions", prompt=["b", text], **params, **special)[1]
