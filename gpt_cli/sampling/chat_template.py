@@ -7,6 +7,7 @@ messages and the texts of the special tokens, and no way to files, modules or at
 import json
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -120,16 +121,30 @@ class TemplateConversation:
     def _shortened(self, messages: Sequence[tuple[str, str]], room: int, *, refuse: bool) -> list[int]:
         """The tokens of `messages` without the beginning of their texts, in their order; all where that is not enough,
         unless they are to be refused with RequestError."""
-        emptied: list[tuple[str, str]] = []
-        for i, (role, text) in enumerate(messages):
-            before, after = [*emptied], messages[i + 1 :]
-            tokens = drop_beginning(text, lambda rest: self._encode([*before, (role, rest), *after]), room)  # noqa: B023
-            if tokens is not None:
-                return tokens
-            emptied.append((role, ""))
-        if refuse:
-            raise no_room(len(self._encode(emptied)), self._context)
-        return self._encode(messages)
+        shortest = self._shortest(messages)
+        needed = len(self._encode(shortest))
+        if needed > room and refuse:
+            raise no_room(needed, self._context)
+        if needed > room:
+            return self._encode(messages)
+        places = range(len(messages) - 1)
+        n = bisect_left(places, True, key=lambda i: len(self._encode([*shortest[: i + 1], *messages[i + 1 :]])) <= room)
+        role, kept = shortest[n]
+        text = messages[n][1].removesuffix(kept)
+        before, after = shortest[:n], messages[n + 1 :]
+        tokens = drop_beginning(text, lambda rest: self._encode([*before, (role, rest + kept), *after]), room)
+        assert tokens is not None
+        return tokens
+
+    def _shortest(self, messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """`messages` with as little of the end of their texts as the template accepts: nothing, the last character (and
+        spaces after it), or all."""
+        ends = [(role, text[len(text.rstrip()) - 1 :]) for role, text in messages]
+        for shorter in [(role, "") for role, _ in messages], ends:
+            with suppress(RequestError):
+                self._encode(shorter)
+                return shorter
+        return list(messages)
 
     def _encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         system = [] if self.system is None else [("system", self.system)]

@@ -1,5 +1,6 @@
 """Chat templates of imported models: rendered in a sandbox, a few times only, with one error where they fail."""
 
+import math
 from typing import Any
 
 import pytest
@@ -60,6 +61,73 @@ def test_a_long_conversation_is_rendered_a_few_times_only(monkeypatch: pytest.Mo
     window = TemplateConversation(tokenizer_with(TEMPLATE), 100).say_messages(messages)
     assert shown(window.tokens).endswith("message 400</s>assistant: ")
     assert len(rendered) <= 10
+
+
+LONG = [("user", "x" * 500)] + [("assistant" if i % 2 else "system", f"{i:03} " * 125) for i in range(249)]
+FEW = 2 * math.log2(len(LONG) * 500) + 32  # a bisection of messages, of characters, and those nearby
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, template: str) -> tuple[ForeignTokenizer, list[int]]:
+    """A tokenizer, and the lengths of the texts that it encodes, as they come."""
+    tokenizer, lengths = tokenizer_with(template), []
+    encode = ForeignTokenizer.encode_chat
+
+    def counting(self: ForeignTokenizer, rendered: str) -> Any:
+        lengths.append(len(rendered))
+        return encode(self, rendered)
+
+    monkeypatch.setattr(ForeignTokenizer, "encode_chat", counting)
+    return tokenizer, lengths
+
+
+def test_the_oldest_messages_of_a_long_turn_are_emptied_after_a_few_tries(monkeypatch: pytest.MonkeyPatch):
+    tokenizer, lengths = counted(monkeypatch, "{% for m in messages %}{{ m.role[0] + m.content + '|' }}{% endfor %}")
+    with pytest.raises(RequestError, match="even without its text"):
+        TemplateConversation(tokenizer, 64).say_messages(LONG)
+    assert len(lengths) <= 4
+    lengths.clear()
+    window = TemplateConversation(tokenizer, 1200).say_messages(LONG)
+    assert len(lengths) <= FEW
+    assert sum(lengths) <= 4 * len(LONG) * 500
+    text = tokenizer.decode(window.tokens)
+    assert len(window.tokens) <= 1200
+    assert [piece[0] for piece in text.split("|")[:-1]] == [role[0] for role, _ in LONG]
+    assert text.endswith("s" + LONG[-1][1] + "|")
+
+
+def test_messages_before_an_answer_that_leaves_no_room_are_rendered_a_few_times_only(monkeypatch: pytest.MonkeyPatch):
+    tokenizer, lengths = counted(monkeypatch, TEMPLATE)
+    conversation = TemplateConversation(tokenizer, 64)
+    conversation._messages = [*LONG, ("assistant", "0" * 500)]
+    assert conversation.continue_().tokens == tokenizer.encode_part("0" * 500).tolist()[-64:]
+    assert len(lengths) <= 4
+
+
+NOT_EMPTY = "{% for m in messages %}{% if not m.content|trim %}{{ raise_exception('empty content') }}{% endif %}"
+
+
+@pytest.mark.parametrize("text", ["0123456789" * 20, "0123456789" * 20 + "\n"])
+def test_where_a_template_refuses_empty_messages_a_character_of_each_stays(text: str):
+    tokenizer = tokenizer_with(f"{NOT_EMPTY}{{{{ m.role[0] + m.content|trim + '|' }}}}{{% endfor %}}")
+    messages = [("user", "abc"), ("assistant", text), ("system", "yz")]
+
+    def seen(context: int) -> str:
+        window = TemplateConversation(tokenizer, context).say_messages(messages)
+        assert len(window.tokens) <= context
+        return tokenizer.decode(window.tokens)
+
+    least = encode_messages(tokenizer, [("user", "c"), ("assistant", "9"), ("system", "z")])
+    assert seen(len(least)) == tokenizer.decode(least)
+    more = encode_messages(tokenizer, [("user", "c"), ("assistant", "6789"), ("system", "yz")])
+    assert seen(len(more)) == tokenizer.decode(more)
+    with pytest.raises(RequestError, match="even without its text"):
+        seen(len(least) - 1)
+
+
+def test_a_message_of_which_the_template_takes_no_part_does_not_fit():
+    template = "{% if messages[0].content != 'x' * 99 %}{{ raise_exception('other') }}{% endif %}{{ 'x' * 99 }}"
+    with pytest.raises(RequestError, match=r"and the context 9$"):
+        TemplateConversation(tokenizer_with(template), 9).say("x" * 99)
 
 
 def test_an_answer_that_goes_on_is_one_message():
