@@ -68,6 +68,7 @@ class Conversation:
         self._head = [*tokenizer.begin_ids, *_ids(tokenizer.encode(head))]
         self._start: list[int] = []  # `_head` once the first turn, which was encoded with it, is dropped
         self._seen: list[list[int]] = []  # tokens of the turns that are not dropped
+        self._unsaid = 0  # of them, the first ones that only stand for the start of a text
         self._messages: list[tuple[str, str, str]] = []  # of the last turn: mark, text, mark
         self._answered: list[int] = []  # tokens of its answer
         self.text = ""
@@ -107,8 +108,8 @@ class Conversation:
         if self._templated and len(self._head) + len(tokens) > self._context:
             self._refuse_no_room(messages[-1])
         if begins:
-            self.truncated |= bool(self._seen)
-            self._start, self._seen = [], []
+            self.truncated |= bool(self.text)
+            self._start, self._seen, self._unsaid = [], [], 0
         if self._templated or begins:
             self._seen.append(tokens)
         else:
@@ -122,6 +123,7 @@ class Conversation:
         """Let the model continue its own text, or begin one, without a user's turn."""
         if not self._seen:
             self._seen.append(self._encode_first(""))
+            self._unsaid = len(self._seen[0]) - len(self._head)
             self._messages = [("", "", "")]
         self._user_text = None
         return self._fit()
@@ -165,7 +167,7 @@ class Conversation:
         return len(self._start) + sum(map(len, self._seen))
 
     def _fit(self) -> ContextWindow:
-        turns = 0
+        turns, whole = 0, self._size
         while len(self._seen) > 1 and self._size > self._context:
             self._start = self._head
             del self._seen[0]
@@ -178,8 +180,9 @@ class Conversation:
             else:
                 self._start, tokens = self._head, self._seen[0]
                 self._seen = [tokens[len(tokens) + len(self._head) - self._context :]]
+        self.truncated |= whole - self._size > self._unsaid
+        self._unsaid = max(0, self._unsaid - (whole - self._size))
         dropped_tokens = size - self._size
-        self.truncated |= bool(turns or dropped_tokens)
         tokens = [*self._start, *(token for turn in self._seen for token in turn)]
         return ContextWindow(tokens, turns, dropped_tokens)
 
@@ -189,10 +192,14 @@ class Conversation:
         None if its answer leaves no room for a message without text.
         """
         room = self._context - len(self._answered)
-        for first in range(len(self._messages)):
-            tokens = self._encode_first(_joined(self._messages[first:]))
-            if len(tokens) <= room:
-                return tokens + self._answered
+
+        def encode_from(first: int) -> list[int]:
+            return self._encode_first(_joined(self._messages[first:]))
+
+        places = range(len(self._messages))
+        first = bisect_left(places, True, key=lambda first: len(encode_from(first)) <= room)
+        if first < len(places):
+            return encode_from(first) + self._answered
         before, text, after = self._messages[-1]
         rest = drop_beginning(text, lambda rest: self._encode_first(before + rest + after), room)
         return None if rest is None else rest + self._answered

@@ -1,6 +1,8 @@
 """A message that is too long for the context loses the beginning of its text, and keeps its role."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -137,6 +139,46 @@ def test_of_an_imported_chat_the_last_message_keeps_its_role_too(
         assert conversation.truncated == (window.tokens != encode_messages(tokenizer, [("user", text)]) or earlier > 0)
     conversation.answer("It goes", 0)
     assert len(conversation.continue_().tokens) <= context
+
+
+def test_the_oldest_of_many_messages_of_a_learned_chat_are_dropped_after_a_few_encodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer, lengths = TOKENIZERS["byte"], []
+    encode = type(tokenizer).encode
+
+    def counting(self: Tokenizer, text: str, **options: Any) -> Any:
+        lengths.append(len(text))
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(type(tokenizer), "encode", counting)
+    template, values = TurnTemplate("chat", "|", "."), turn("chat", "|", ".")
+    messages = [("user", f"{i:03}" * 500) for i in range(500)]
+    for context, expected in ((3100, messages[-2:]), (90, [("user", messages[-1][1][-74:])])):
+        lengths.clear()
+        conversation = Conversation(tokenizer, context, values["prefix"], values["suffix"], template)
+        tokens = conversation.say_messages(messages).tokens
+        assert bytes(tokens).decode() == "".join(template.message(*one) for one in expected) + template.answer_start
+        assert len(lengths) <= 2 * math.log2(500 * 1500) + 32
+        assert sum(lengths) <= 4 * 500 * 1500
+
+
+@pytest.mark.parametrize(("form", "prefix"), [("pairs", ""), ("chat", "user|"), (None, "Q"), (None, "")])
+def test_the_start_of_a_text_that_is_dropped_was_not_said(form: str | None, prefix: str) -> None:
+    template = None if form is None else TurnTemplate(form, "|", ".")
+    suffix = "A" if prefix else "|" if form else ""
+    text = "x" * (12 - len(prefix + suffix))
+    for answer, is_truncated in (None, False), ("0", True):
+        conversation = Conversation(TOKENIZERS["byte"], 12, prefix, suffix, template)
+        conversation.continue_()
+        if answer is not None:
+            conversation.answer(answer, 0)
+        tokens = conversation.say(text if prefix or suffix or answer is None else text[1:]).tokens
+        assert bytes(tokens).decode().endswith(text[1:] + suffix)
+        assert (len(tokens), conversation.truncated) == (12, is_truncated)
+        conversation.answer("0", 0)
+        conversation.continue_()
+        assert conversation.truncated
 
 
 def test_an_answer_that_leaves_no_room_for_a_message_goes_on_by_its_end() -> None:
