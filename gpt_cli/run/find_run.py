@@ -122,10 +122,10 @@ def _find_named(path: Path) -> Path:
         if (named := split_name(path)) is not None:
             return _find_checkpoint(*named)
         near = Path("runs") / path
-        if not is_run(str(near)):
+        if not _is_there(near):
             runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}
             near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
-        hint = f"did you mean {near}?" if is_run(str(near)) else "gpt runs lists the runs there are"
+        hint = f"did you mean {near}?" if _is_there(near) else "gpt runs lists the runs there are"
         raise RequestError(f"there is no run at {path}", hint=hint)
     if is_gguf(path) or (path / "config.json").is_file():
         kind = "hf " if path.is_dir() else ""
@@ -148,6 +148,12 @@ def _find_named(path: Path) -> Path:
     raise RequestError(
         f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
     )
+
+
+def _is_there(path: Path) -> bool:
+    """True if `find_run` finds the run or the checkpoint of this name."""
+    named = split_name(path)
+    return is_run(str(path)) if named is None else named_checkpoint(*named) is not None
 
 
 def _find_checkpoint(run: Path, which: str) -> Path:
