@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -243,9 +244,22 @@ def is_checkpoint(path: Path) -> bool:
     return (path / STATE).is_file() and (path / MODEL).is_file()
 
 
-def best_checkpoint(run_dir: Path, below: float = math.inf) -> Path | None:
-    """The intact checkpoint with the lowest `val_loss` that is finite and `below` a limit, the newest of equals."""
-    return _best_where(run_dir, _is_intact, below)
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """The intact checkpoint with the lowest `val_loss` that is finite, the newest of equals."""
+    return _best_where(run_dir, _is_intact)
+
+
+def rank_checkpoints(run_dir: Path) -> list[tuple[float, Path]]:
+    """(`val_loss`, checkpoint), the lowest first, of those that have a finite one; they are not verified."""
+    scored = []
+    for path in list_checkpoints(run_dir):
+        try:
+            val_loss = _parse_state(read_file(path / STATE, _STATE_LIMIT), path).get("val_loss")
+        except UserError:  # damaged or unreadable: it cannot be the best
+            continue
+        if _is_number(val_loss):
+            scored.append((val_loss, path))
+    return sorted(scored, key=itemgetter(0))  # of equals the newest stays first
 
 
 def prune(run_dir: Path, keep: int) -> list[Path]:
@@ -268,20 +282,9 @@ def prune(run_dir: Path, keep: int) -> list[Path]:
     return removed
 
 
-def _best_where(run_dir: Path, accepted: Callable[[Path], bool], below: float = math.inf) -> Path | None:
-    """The `accepted` checkpoint with the lowest `val_loss` that is `below` a limit.
-
-    `accepted` is called in order of loss, until it is true.
-    """
-    scored = []
-    for age, path in enumerate(list_checkpoints(run_dir)):
-        try:
-            val_loss = _parse_state(read_file(path / STATE, _STATE_LIMIT), path).get("val_loss")
-        except UserError:  # damaged or unreadable: it cannot be the best
-            continue
-        if _is_number(val_loss) and val_loss < below:
-            scored.append((val_loss, age, path))
-    return next((path for _, _, path in sorted(scored) if accepted(path)), None)
+def _best_where(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
+    """The `accepted` checkpoint with the lowest `val_loss`. It is called in order of loss, until it is true."""
+    return next((path for _, path in rank_checkpoints(run_dir) if accepted(path)), None)
 
 
 def _is_intact(path: Path) -> bool:

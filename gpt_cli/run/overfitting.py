@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.run.checkpoint import best_checkpoint, checkpoint_step, saved_state
+from gpt_cli.run.checkpoint import checkpoint_step, rank_checkpoints, saved_state
 from gpt_cli.run.find_run import BEST
 from gpt_cli.run.run_files import RUN
 
@@ -51,8 +51,9 @@ def note_better_checkpoint(path: Path, step: int, note: Notify) -> None:
         return
     with suppress(UserError):  # a trainer may remove checkpoints meanwhile
         loss = saved_state(path, step).get("val_loss")
-        if not isinstance(loss, float) or (best := best_checkpoint(path, below=loss / _RISE)) is None:
+        ranked = rank_checkpoints(path)
+        if not isinstance(loss, float) or not ranked or ranked[0][0] >= loss / _RISE:
             return
-        best_step = checkpoint_step(best)
-        best_loss, name = saved_state(path, best_step)["val_loss"], quote(f"{path}@{BEST}")
+        best_loss, best = ranked[0]
+        best_step, name = checkpoint_step(best), quote(f"{path}@{BEST}")
         note(f"the newest checkpoint has validation loss {loss:#.3g}; {name} (step {best_step:,}) has {best_loss:#.3g}")

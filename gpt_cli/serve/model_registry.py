@@ -124,7 +124,6 @@ class ModelRegistry:
                 return await self._get_checkpoint(run, which)
             if run not in self._newest:
                 self._newest[run] = await self._load(run, self.paths[run])
-                note_better_checkpoint(self.paths[run], self._newest[run].step, self._note)
             return self._newest[run]
 
     async def open_first(self) -> ServedModel:
@@ -142,7 +141,6 @@ class ModelRegistry:
                 del self.paths[self.first]
                 self.first = next(iter(self.paths))
             else:
-                note_better_checkpoint(self.paths[self.first], self._newest[self.first].step, self._note)
                 return self._newest[self.first]
 
     async def refresh(self) -> list[ServedModel]:
@@ -202,7 +200,10 @@ class ModelRegistry:
 
     def _read(self, name: str, path: Path) -> ServedModel:
         now = config_now(self.paths[self._parse(name)[0]])
-        return open_model(name, path, self.options, self._note, None if now is None else now.sample)
+        model = open_model(name, path, self.options, self._note, None if now is None else now.sample)
+        if name not in self._newest:  # else it is a newer checkpoint of a run that is served already
+            note_better_checkpoint(path, model.step, self._note)
+        return model
 
 
 def open_model(

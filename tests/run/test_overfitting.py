@@ -14,8 +14,10 @@ from safetensors.numpy import load_file
 
 import gpt_cli
 from gpt_cli.cli.main import main
+from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.errors import RequestError
-from gpt_cli.run.checkpoint import list_checkpoints, load, save
+from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints, load, save
+from gpt_cli.run.find_run import find_run
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.model_registry import EngineOptions, ModelRegistry
 from tests.support.command import Run, in_process
@@ -114,11 +116,24 @@ def test_the_newest_checkpoint_is_taken_with_a_note_where_it_overfitted_and_a_na
     }.items():
         first = ("text.txt",) if verb == "score" else ()
         monkeypatch.setattr("sys.stdin", io.StringIO())
-        newest = cli(verb, *first, "over", *rest).stderr
+        rc, _, newest = cli(verb, *first, "over", *rest)
+        assert rc == 0, verb
         assert re.search(rf"^{NOTE}[\d.]+; over@best \(step \d+\) has [\d.]+$", newest, flags=re.MULTILINE), verb
         for name in ("over@best", "over@300", list_checkpoints(Path("over"))[0], "short"):
             rest = tuple(tmp_path / f"out-{name}".replace("/", "-") if verb == "export" else one for one in rest)
-            assert NOTE not in cli(verb, *first, name, *rest).stderr
+            rc, _, stderr = cli(verb, *first, name, *rest)
+            assert (rc, NOTE in stderr) == (0, False), f"{verb} {name}: {stderr}"
+
+
+def test_a_shell_is_offered_best_and_the_steps_there_are_after_the_at_of_a_run(runs: Path, tmp_path: Path) -> None:
+    over = runs / "over"
+    steps = [str(checkpoint_step(path)) for path in list_checkpoints(over)]
+    assert len(steps) == 2
+    assert complete_checkpoint(f"{over}@") == [f"{over}@{which}" for which in ("best", *steps)]
+    assert complete_checkpoint(f"{over}@30") == [f"{over}@300"]
+    assert complete_checkpoint(f"{over}@b") == [f"{over}@best"]
+    for word in ("", f"{runs}/ov", str(over), f"{over}@x", f"{tmp_path}@", "@"):
+        assert complete_checkpoint(word) == []
 
 
 @pytest.mark.parametrize(("newest", "is_noted"), [(1.0, False), (1.0199, False), (1.0201, True), (None, False)])
@@ -130,6 +145,17 @@ def test_a_newest_checkpoint_that_is_no_more_than_two_percent_worse_is_taken_wit
     for step, loss in ((1, 3.0), (2, 1.0), (3, newest)):
         save(run, step, saved.model_tensors, {}, {"val_loss": loss}, saved.config, saved.tokenizer)
     assert (NOTE in cli("sample", run, "--max-new-tokens", 1).stderr) is is_noted
+
+
+def test_a_suggestion_names_a_run_or_a_checkpoint_that_is_there(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").symlink_to(runs)
+    monkeypatch.chdir(tmp_path)
+    for name, there in {"over@300": "over@300", "over@best": "over@best", "over@7": "over", "ovr": "over"}.items():
+        with pytest.raises(RequestError) as caught:
+            find_run(name)
+        assert caught.value.hint == f"did you mean runs/{there}?"
 
 
 def test_a_run_without_a_validation_loss_or_of_other_steps_is_one_error(tmp_path: Path, cli: Run) -> None:
