@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -195,11 +196,14 @@ def _complete(instruction: str) -> int:
     """Print what the shell asks for by `instruction`, as the script of `gpt --install-completion` has it do."""
     from typer.completion import shell_complete
 
+    from gpt_cli.cli.options.complete import complete_in_bash
+
     if instruction.startswith("complete_") and not {"COMP_WORDS", "_TYPER_COMPLETE_ARGS"} & os.environ.keys():
         raise RequestError(
             f"{COMPLETION} is for a shell that completes a line", hint="gpt --install-completion sets it up"
         )
-    return shell_complete(typer.main.get_command(app), {}, "gpt", COMPLETION, instruction)
+    complete = partial(shell_complete, typer.main.get_command(app), {}, "gpt", COMPLETION, instruction)
+    return complete_in_bash(complete) if instruction == "complete_bash" else complete()
 
 
 def _open_standard_streams() -> None:

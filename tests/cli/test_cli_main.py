@@ -1,5 +1,7 @@
 """`gpt` itself: what it tells the shell, what goes where, and that a traceback never reaches the user."""
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.cli.output import print_json, write_text
 from gpt_cli.errors import RequestError, UserError
 from tests.support.command import ROOT, subprocess_env
+from tests.support.live_server import make_run
 from tests.support.waiting import HANG
 
 # A `gpt` whose one verb does what the test asks: the real main, the real streams, a process of its own.
@@ -153,7 +156,24 @@ COMPLETED = {
     "gpt config show a.yaml runtime.thr": ["runtime.threads="],
     "gpt train boo": [],
     "gpt data get text": ["text8"],
+    "gpt sample runs/book@": ["@0", "@best"],
+    "gpt sample --run runs/book@b": ["@best"],
+    "gpt sample --run=runs/book@b": ["@best"],
+    "gpt sample runs/book@x": [],
+    "gpt sample runs/book@best --dev": ["--device"],
+    "gpt serve runs/book@b": ["@best"],
+    "gpt plot runs/book@": [],
+    "gpt report --run runs/book@b": [],
+    "gpt diff --run runs/book@b": [],
+    "gpt sample --device=c": ["cpu", "cuda"],
+    "gpt train book.txt model.norm=": ["layernorm", "rmsnorm"],
+    "gpt train book.txt model.norm=r": ["rmsnorm"],
 }
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a line whose end is completed, as bash gives them: it divides them at each = and @, too."""
+    return re.findall("[^ =@]+|[=@]", line) + [""] * line.endswith(" ")
 
 
 @pytest.mark.system
@@ -161,17 +181,19 @@ COMPLETED = {
 def test_a_fresh_bash_completes_verbs_options_choices_and_keys_once_completion_is_installed(tmp_path: Path) -> None:
     (tmp_path / "gpt").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpt_cli "$@"\n')
     (tmp_path / "gpt").chmod(0o755)
+    make_run(tmp_path / "runs/book")
     completions = "".join(
-        f"COMP_WORDS=({line!s} {chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD={len(line.split(' ')) - 1};"
-        f" _gpt_completion gpt; echo ${{COMPREPLY[@]}}\n"
-        for line in COMPLETED
+        f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _gpt_completion gpt; echo ${{COMPREPLY[@]}}\n"
+        for words in map(words_of, COMPLETED)
     )
     environment = subprocess_env(HOME=str(tmp_path), SHELL="bash")
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
 
     def bash(script: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-c", script]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG, check=False)
+        command, timeout = ["bash", "-c", script], HANG
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, check=False
+        )
 
     installed = bash("gpt --install-completion; exit $?")
     assert (installed.returncode, installed.stderr) == (0, "")

@@ -1,7 +1,34 @@
 """Shell completion of the keys of a config with their values, of the names of corpora, and of checkpoints of a run."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import pairwise
 from pathlib import Path
+
+_BREAKS = ("=", "@")  # at which bash divides words
+
+
+def complete_in_bash(complete: Callable[[], int]) -> int:
+    """Have `complete` answer with whole words, of which bash gets what it puts in: the part from the @, or after the =.
+
+    It asks with RUN, @ and STEP as three words, of which it replaces the last two; with KEY, = and VALUE the last one.
+    """
+    words = os.environ["COMP_WORDS"].split("\n")[: int(os.environ["COMP_CWORD"]) + 1]
+    whole, mark = words[:1], ""
+    for before, word in pairwise(words):
+        mark = next((one for one in (word, before) if one in _BREAKS), "") if word else ""
+        if mark:
+            whole[-1] += word
+        else:
+            whole.append(word)
+    os.environ.update(COMP_WORDS="\n".join(whole), COMP_CWORD=f"{len(whole) - 1}")
+    with redirect_stdout(StringIO()) as answer:
+        code = complete()
+    for line in filter(None, answer.getvalue().splitlines()):
+        print(mark.removeprefix("=") + line.rpartition(mark)[2] if mark else line)
+    return code
 
 
 def complete_change(incomplete: str) -> list[tuple[str, str]]:

@@ -23,21 +23,11 @@ RunOption = Annotated[
 ]
 RunsArgument = Annotated[
     list[Path] | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Run directories. [default: the newest]",
-        show_default=False,
-        autocompletion=complete_checkpoint,
-    ),
+    typer.Argument(metavar="RUN", help="Run directories. [default: the newest]", show_default=False),
 ]
 RunsOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--run",
-        metavar="RUN",
-        help="The same as RUN. May be given several times.",
-        autocompletion=complete_checkpoint,
-    ),
+    typer.Option("--run", metavar="RUN", help="The same as RUN. May be given several times."),
 ]
 
 _OUTPUTS = (".png", ".svg", ".pdf", ".html", ".htm")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.cli.options.run_options import RunsArgument, RunsOption
+from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.cli.options.sampling_options import DeviceOption, DtypeOption
 from gpt_cli.cli.output import note
 from gpt_cli.errors import UserError
@@ -14,8 +14,24 @@ _ADDRESS, _LIMITS = "Where, and for whom", "How much"
 
 
 def serve(
-    runs: RunsArgument = None,
-    run_option: RunsOption = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Run directories. [default: the newest]",
+            show_default=False,
+            autocompletion=complete_checkpoint,
+        ),
+    ] = None,
+    run_option: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="The same as RUN. May be given several times.",
+            autocompletion=complete_checkpoint,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.", rich_help_panel=_ADDRESS)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.", rich_help_panel=_ADDRESS)] = 8000,
     api_key_file: Annotated[
