@@ -43,7 +43,7 @@ class SampleConfig(ConfigSection):
     length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""
     heal: bool = True
-    """Take the last tokens of a plain text prompt back and begin with their text, so that a broken word goes on."""
+    """Draw the last tokens of a plain text prompt again, so that a word which it breaks off is completed."""
     prefix: str = ""
     """Put before each prompt."""
     suffix: str = ""

@@ -49,7 +49,7 @@ class _Partial:
 
     @property
     def key(self) -> object:
-        """The same for texts that go on in the same way."""
+        """Equal for texts that continue alike."""
         return self.tokens
 
     def append(self, token: int, piece: bytes, logits: Array, total: float = 0.0) -> "_Partial | Opening":

@@ -31,7 +31,7 @@ class Opening:
 
     @property
     def key(self) -> object:
-        """The same for openings of which the texts are the same: they differ in tokens of the prompt only."""
+        """Equal for openings of the same text, which differ only in how the prompt is tokenized."""
         return self.new_bytes, *self.new_tokens
 
     @property

@@ -1,4 +1,4 @@
-"""The tokens of a vocabulary sorted by their bytes: which begin with given bytes, and which those begin with."""
+"""The tokens of a vocabulary sorted by their bytes, for prefix searches."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ class TokenPrefixes:
         self._longest = max(map(len, self._sorted), default=0)
 
     def starting_with(self, data: bytes) -> list[int]:
-        """The tokens whose bytes begin with `data`, or are those."""
+        """The tokens of which `data` is a prefix."""
         begin = bisect_left(self._sorted, data)
         end = bisect_right(self._sorted, data, begin, key=lambda piece: piece[: len(data)])
         return self._ids[begin:end]
 
     def inside(self, data: bytes) -> list[int]:
-        """The tokens with which `data` begins, and goes on."""
+        """The tokens that are proper prefixes of `data`."""
         starts = (data[:length] for length in range(1, min(len(data), self._longest + 1)))
         ranges = ((bisect_left(self._sorted, start), bisect_right(self._sorted, start)) for start in starts)
         return [token for begin, end in ranges for token in self._ids[begin:end]]

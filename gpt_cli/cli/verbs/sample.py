@@ -58,9 +58,7 @@ def sample(
         ),
     ] = False,
     unknown: Annotated[UnknownChoice, unknown_option(_PROMPTS)] = "error",
-    heal: Annotated[
-        bool | None, opts.panel_option(_PROMPTS, "Let the first token go on with a word that the prompt breaks off.")
-    ] = None,
+    heal: Annotated[bool | None, opts.panel_option(_PROMPTS, "Complete a word that the prompt breaks off.")] = None,
     max_new_tokens: opts.MaxNewTokensOption = None,
     min_new_tokens: opts.MinNewTokensOption = None,
     stop: opts.StopOption = None,

@@ -48,7 +48,7 @@ class Matcher:
         return not data or self._table.matches(self._state) or self._after(data) is not None
 
     def begin(self, data: bytes) -> None:
-        """Go on after such a token; empty: it is no part of the text."""
+        """Advance by such a token; empty: it is no part of the text."""
         if data:
             self._go_on(self._after(data))
 

@@ -10,7 +10,7 @@ const OWN = ["heal", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram", 
 
 function settings() {
   const number = (id) => Number($(id).value);
-  /* The tokens that are shown go on where the prompt ends, and a branch sends them behind its tokens. */
+  /* A branch sends the tokens of the prompt and those shown after it, so none of the prompt may be drawn again. */
   const body = { heal: false, temperature: number("temperature"), max_tokens: number("max_tokens"), seed: number("seed") };
   body.top_k = number("top_k");
   body.top_p = number("top_p");
