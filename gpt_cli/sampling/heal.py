@@ -7,6 +7,7 @@ Lundberg and Ribeiro named it in Guidance, 2023.) Without torch.
 Shapes: B texts, V vocabulary.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +24,7 @@ from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
 
+_THREAD = threading.local()  # a generator, seeded anew for each draw: making one takes longer than the noise
 _KEPT = 8  # contexts whose logits are kept for the next samples of the same prompt
 
 NextLogits = Callable[[Sequence[Sequence[int]]], Array]
@@ -86,10 +88,11 @@ class PromptHealer:
         """An opening for each of the B prompts; samples[i] is the number of the sample that continues prompt i."""
         texts: list[_Partial | Opening] = [self._take_back(prompt) for prompt in prompts]
         seeds = [derive_seed(self._sampling.seed, "heal", sample) & 0xFFFFFFFF for sample in samples]
-        twisters = {seed: np.random.RandomState(seed) for seed in seeds}
+        step = 0
         while partial := {row: text for row, text in enumerate(texts) if isinstance(text, _Partial)}:
             logits = self._logits(list(partial.values()))
-            noise = {seed: self._noise(twisters[seed]) for seed in {seeds[row] for row in partial}}
+            noise = {seed: self._noise(seed, step) for seed in {seeds[row] for row in partial}}
+            step += 1
             for (row, text), text_logits in zip(partial.items(), logits, strict=True):
                 texts[row] = self._extend(text, text_logits, noise[seeds[row]]) or Opening(prompts[row])
         return [text for text in texts if isinstance(text, Opening)]
@@ -144,8 +147,16 @@ class PromptHealer:
     def _piece(self, token: int) -> bytes:
         return self._prefixes.pieces[token]
 
-    def _noise(self, twister: np.random.RandomState) -> Array | None:
-        return None if self._choice.greedy else gumbel_noise(twister, self._tokenizer.vocab_size)
+    def _noise(self, seed: int, step: int) -> Array | None:
+        """(V,): the noise of draw number `step`, which is seldom above 0."""
+        if self._choice.greedy:
+            return None
+        if not hasattr(_THREAD, "twister"):
+            _THREAD.twister = np.random.RandomState()
+        _THREAD.twister.seed(seed)
+        for _ in range(step):
+            gumbel_noise(_THREAD.twister, self._tokenizer.vocab_size)
+        return gumbel_noise(_THREAD.twister, self._tokenizer.vocab_size)
 
     def _logits(self, texts: Sequence[_Partial]) -> list[Array]:
         """The next logits of each of `texts`, computed once for equal ones, in this call and those before it."""
