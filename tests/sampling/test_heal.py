@@ -34,7 +34,7 @@ from tests.support.live_server import make_run, serving
 from tests.support.tiny_gpt import reference_logits
 
 SHAPE = ModelConfig(n_layer=2, n_embd=16, n_head=2, context_length=16, zero_init=False, init_std=0.5)
-SEED, LENGTH, PER_VOCABULARY = 4, 6, 20
+SEED, LENGTH, PER_VOCABULARY = 4, 6, 21
 WORDS = ("a", "ab", "abc", "cab", "bca", "aé", "éa", "b", "bb", "    ", "\n", "\n\n", "ca", "é")
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},
