@@ -92,9 +92,8 @@ def stream_native(
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), generated as one batch while they are being read.
 
-    Row i is sample samples[i] of its prompt (None: i). `healer` heals the ends of the prompts.
-    They equal those of `stream_batches` on a CPU, except where two
-    tokens are equally likely up to rounding.
+    Row i is sample samples[i] of its prompt (None: i). `healer` heals the ends of the prompts. The texts equal those of
+    `stream_batches` on a CPU, except where two tokens are equally likely up to rounding.
     """
     assert not unsupported_settings(sampling)
     choice = native_token_choice(sampling, tokenizer)

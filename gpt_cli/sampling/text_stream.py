@@ -70,7 +70,7 @@ class TextStream:
         return self.text()
 
     def begin(self, opening: Opening, matcher: Matcher | None = None, log_probs: list[float] | None = None) -> None:
-        """Go on after `opening`, which may have the first token; `log_probs` are to grow with the tokens."""
+        """Begin with `opening`, which may have the first token; `log_probs` are to grow with the tokens."""
         self._matcher, self._log_probs = matcher, log_probs
         for token in opening.new_tokens:
             self._append(token, self._decoder.push_bytes(opening.new_bytes))

@@ -13,6 +13,7 @@ import numpy as np
 from gpt_cli.cpu.decode.numpy_sampler import filtered
 from gpt_cli.sampling.heal import PromptHealer
 from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
+from gpt_cli.sampling.prompt import log_softmax
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest, SlotHandle, TextEngine
 from gpt_cli.tokenizer import Tokenizer
@@ -176,9 +177,7 @@ class ActiveSequence:
 
 def compute_logprob(logits: Logits, token: int, n_top: int) -> TokenLogprob:
     """The log-probability of `token` under (V,) `logits`, with the `n_top` likeliest tokens."""
-    logprobs = logits.astype(np.float64)
-    logprobs -= logprobs.max()
-    logprobs -= np.log(np.exp(logprobs).sum())
+    logprobs = log_softmax(logits)
     top: list[tuple[int, float]] = []
     if n_top:
         n_top = min(n_top, len(logprobs))
