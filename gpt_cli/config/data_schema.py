@@ -59,6 +59,8 @@ class DataConfig(ConfigSection):
     """Share held out besides for `gpt eval --split test`, which alone reads it: the part after validation's."""
     val_source: Name | Annotated[list[Name], Field(min_length=1)] | None = None
     """Texts that validate, in place of a val_fraction of `source`. null: none."""
+    rules: Literal[1, 2] = 2
+    """Rules by which files are read and examples dealt out; 1: those of runs begun before this key."""
 
     @property
     def sources(self) -> list[str]:

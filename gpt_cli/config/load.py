@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,7 +26,7 @@ from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import how_to_permit
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
-_OLD_DEFAULTS = {"rope_rounding": "power"}
+_OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
 
 
 class NotAConfigError(RequestError):
@@ -98,9 +98,9 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
     document = merge_layers(text, name, overrides, of_run=of_run)
     if of_run and overrides:
         document = forget_format(document, merge_layers(text, name, ()).values)
-    model = document.values.get("model")
-    if of_run and isinstance(model, dict):
-        document.values["model"] = _OLD_DEFAULTS | model
+    for section, old in _OLD_DEFAULTS.items() if of_run else ():
+        if isinstance(values := document.values.get(section), dict):
+            document.values[section] = {**old, **values}
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:
