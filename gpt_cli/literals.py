@@ -20,6 +20,9 @@ Pattern = Literal["gpt2", "gpt4", "o200k"]
 DataFormat = Literal["text", "pairs", "chat", "labelled"]
 """Kind of what a source holds: text, prompts with their completions, conversations, or texts with a label each."""
 
+DocumentUnit = Literal["file", "lines", "paragraphs"]
+"""What a document of plain text is."""
+
 SplitBy = Literal["characters", "documents", "files"]
 """Unit that is never divided between training, validation and test."""
 

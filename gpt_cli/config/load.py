@@ -110,9 +110,11 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
     split = ("data", "split")
     # In a file `characters` may just be the default written out, which a format of examples does not read.
     by_override = split in document.locations and document.location(split).line is None
-    if config.data.split != "characters" and by_override and look_up(document.values, split) == "characters":
+    data = config.data
+    if data.split != "characters" and by_override and look_up(document.values, split) == "characters":
+        of = f"data.format {data.format}" if data.format != "text" else f"data.documents {data.documents}"
         raise RequestError(
-            f"data.split characters is for texts: data.format {config.data.format} is split by documents",
+            f"data.split characters is for whole texts: {of} is split by documents",
             where=str(document.location(split)),
             hint="leave it out: an example is never cut in two",
         )

@@ -119,8 +119,13 @@ def refuse_marks(text: str, prefix: str, suffix: str) -> None:
 
 
 def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` of a config, sections by name, with the template of its `data` for what `sample` does not say."""
+    """`values` of a config, sections by name, with the template of its `data` for what `sample` does not say.
+
+    A sample of lines is one line.
+    """
     data, sample = given_values(values.get("data", {})), given_values(values.get("sample", {}))
+    if data.get("documents") == "lines" and isinstance(values.get("sample", {}), Mapping | BaseModel):
+        return {**values, "sample": {**sample, "stop": sample.get("stop") or ["\n"]}}
     prompt_end, completion_end = data.get("prompt_end", "\x02"), data.get("completion_end", "\x03")
     if data.get("format") not in ("pairs", "chat") or not (
         isinstance(prompt_end, str) and isinstance(completion_end, str) and prompt_end and completion_end
@@ -143,13 +148,13 @@ def forget_format(document: "ParsedYaml", written: Mapping[str, Any]) -> "Parsed
     data, sample = written.get("data"), written.get("sample")
     if not (isinstance(data, Mapping) and isinstance(sample, Mapping)):
         return document
-    if overridden.isdisjoint({("data", "format"), ("data", "prompt_end"), ("data", "completion_end")}):
+    if overridden.isdisjoint({("data", key) for key in ("format", "documents", "prompt_end", "completion_end")}):
         return document
     template = sample_section({"data": data}).get("sample", {})
     stale = {key for key, value in template.items() if sample.get(key) == value and ("sample", key) not in overridden}
     kept = {key: value for key, value in document.values["sample"].items() if key not in stale}
     now = document.values["data"]
-    if now.get("format") != data.get("format"):
+    if any(now.get(key) != data.get(key) for key in ("format", "documents")):
         now = {key: now[key] for key in now if key not in ("split", "too_long") or ("data", key) in overridden}
     return replace(document, values=document.values | {"sample": kept, "data": now})
 

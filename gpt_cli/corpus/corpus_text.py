@@ -2,14 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.readers import ReaderOptions, TextFile, is_table
-from gpt_cli.corpus.record_errors import MissingKeyError
-from gpt_cli.corpus.records import Stream
+from gpt_cli.corpus.readers import ReaderOptions, TextFile
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 
@@ -48,16 +45,16 @@ class SourceFile:
 class CorpusText:
     """All files of a corpus. A short text is kept in memory; a long one is read anew in every pass."""
 
-    def __init__(self, files: list[SourceFile], note: Notify, text_key: str = "text") -> None:
+    def __init__(self, files: list[SourceFile], note: Notify) -> None:
         self.files = files
-        self._note, self._text_key = note, text_key
+        self._note = note
         self._cache: dict[int, list[TextBlock]] | None = {}
         self._cache_left = CACHE_BYTES
 
     @classmethod
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
         """The files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
-        options = ReaderOptions(data.encoding, data.text_key)
+        options = ReaderOptions.of(data)
         files = [
             SourceFile(file, weight, validates=False)
             for source, weight in zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
@@ -68,7 +65,7 @@ class CorpusText:
             for source in data.val_sources
             for file in find_files(source, options, note)
         ]
-        return cls(files, note, data.text_key)
+        return cls(files, note)
 
     @property
     def is_in_memory(self) -> bool:
@@ -93,7 +90,7 @@ class CorpusText:
         file_blocks: list[TextBlock] = []
         empty = True
         file = self.files[number].file
-        for name, pieces in self._documents(number):
+        for name, pieces in file.read(self._note):
             empty = False
             for block in chunk(name, pieces):
                 if self._cache is not None:
@@ -106,14 +103,6 @@ class CorpusText:
             raise UserError(f"{file.name} has no text")
         if self._cache is not None:
             self._cache[number] = file_blocks
-
-    def _documents(self, number: int) -> Iterator[Stream]:
-        try:
-            yield from self.files[number].file.read(self._note)
-        except MissingKeyError as error:
-            if any(is_table(Path(member.file.name)) for member in self.files[:number]):
-                error.blame_file(self._text_key)
-            raise
 
     def mute_notes(self) -> None:
         """Drop the notes of later passes, which would repeat those of the first."""

@@ -9,10 +9,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.config.dump import join_overrides
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.corpus_text import count_characters
-from gpt_cli.corpus.record_errors import MissingKeyError, OtherFormatError, how_to_make_chats
 from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.corpus.store import SplitStats, Tokens
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
@@ -83,22 +81,7 @@ def divide(
     digest = hashlib.sha256()
 
     def read_hashed(source: str) -> list[T]:
-        try:
-            members = list(read(source))
-        except OtherFormatError as error:
-            if error.examples and data.format == "pairs":
-                among = len(data.sources) > 1
-                make_chats = how_to_make_chats(data.prompt_key, data.completion_key)
-                error.hint = make_chats if among else f"{join_overrides(error.examples)} trains on their answers"
-            raise
-        except MissingKeyError as error:
-            if error.pairs and data.format == "chat" and len(data.sources) > 1 and not error.is_settled:
-                error.hint = how_to_make_chats(*error.pairs)
-            elif source != data.sources[0] and not error.is_settled:
-                can_rename = error.candidates if data.format == "chat" else len(error.available) > 1
-                rename = f"rename those of {source} in a copy" if can_rename else f"leave {source} out"
-                error.hint = f"{data.sources[0]} has the keys that are asked for: {rename}"
-            raise
+        members = list(read(source))
         if not members:
             raise UserError(f"{source} has no {kind}")
         for member in members:

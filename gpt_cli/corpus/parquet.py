@@ -1,23 +1,21 @@
-"""Documents in a column of a Parquet table, with bounds on memory that are checked before anything is decoded.
+"""Records of a Parquet table, with bounds on memory that are checked before anything is decoded.
 
 A page is decompressed whole, and its header has its decompressed size: so all page headers of a row group are read
 first (`parquet_pages`), and the number of rows decoded at once follows from them.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from shlex import quote
-from textwrap import shorten
 from typing import IO, Any
 
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
-from gpt_cli.corpus.records import LONGEST_RECORD, Stream, check_empty_records, find_column
-from gpt_cli.errors import Notify, UserError, first_line, require_package
-from gpt_cli.files.output_path import free_name
+from gpt_cli.corpus.records import LONGEST_RECORD, Record, twice_error
+from gpt_cli.errors import UserError, first_line, require_package
 from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
-from gpt_cli.terminal.plural import plural
 
+_INSTALL = "pip install 'gpt-cli[data]', or: pip install pyarrow"
 _MAX_BATCH_ROWS = 256  # decoded at once
 _MAX_BATCH_BYTES = 32 << 20  # bytes of text of a batch whose rows may lie in many pages
 _MAX_PAGE = 96 << 20  # bytes; DuckDB writes pages of up to 100 million
@@ -34,43 +32,36 @@ _DELTA_ENCODINGS = {  # their values have no size in the page header
 }
 
 
-def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -> Iterator[Stream]:
-    """One document a row, from the column `key`; empty texts are skipped, and so are nulls, which a note counts. With
-    `numbers`, an integer column is read as its digits.
+def read_parquet(path: Path, keys: Collection[str]) -> Iterator[Record]:
+    """A record for each row, with the columns `keys`: texts, numbers, lists and objects. The first row, where no key is
+    named, with all columns that can be read.
 
     Raises UserError for a file that is not Parquet, a page of more than 96 MiB, a dictionary or value of more than 16
-    MiB, a footer of more than 8 MiB, 5,000,000 rows without text, or pages that expand to more than 200 times their
-    size in the file (128 MiB are always allowed; the same holds for the text itself).
+    MiB, a footer of more than 8 MiB, or pages that expand to more than 200 times their size in the file (128 MiB are
+    always allowed; the same holds for the values themselves).
     """
-    how_to_install = "pip install 'gpt-cli[data]', or: pip install pyarrow"
-    arrow = require_package("pyarrow", f"reading {path} needs", how_to_install)
-    parquet = require_package("pyarrow.parquet", f"reading {path} needs", how_to_install)
+    arrow = require_package("pyarrow", f"reading {path} needs", _INSTALL)
+    parquet = require_package("pyarrow.parquet", f"reading {path} needs", _INSTALL)
     try:
         with translate_os_errors("read", path), path.open("rb") as stream, path.open("rb", buffering=0) as headers:
             _check_footer(path, headers)
             table = parquet.ParquetFile(
                 stream, buffer_size=CHUNK, pre_buffer=False, thrift_container_size_limit=_MAX_ROW_GROUPS
             )
-            _require_column(path, key, table.schema_arrow, arrow.types)
-            column_type = table.schema_arrow.field(key).type
-            is_number = numbers and arrow.types.is_integer(column_type)
-            if not (is_number or arrow.types.is_string(column_type) or arrow.types.is_large_string(column_type)):
-                raise UserError(
-                    f"the column '{key}' of {path} holds {shorten(str(column_type), 100)}, not text",
-                    hint=_as_lines(path) if _is_text_in_json(arrow.types, column_type, numbers) else None,
-                )
-            column = _find_leaf(path, table, key)
-            binary_type = arrow.large_binary() if arrow.types.is_large_string(column_type) else arrow.binary()
-            chunks = [table.metadata.row_group(group).column(column) for group in range(table.num_row_groups)]
-            compressed = sum(max(0, chunk.total_compressed_size) for chunk in chunks)
-            if compressed > os.fstat(headers.fileno()).st_size:
-                raise _damage_error(path, "its row groups are longer than the file")
-            arrays = (
-                (batch.column(0).cast(arrow.string()) if is_number else batch.column(0)).view(binary_type)
-                for group, rows in _batch_sizes(path, headers, chunks, _ExpansionLimit(path, compressed))
-                for batch in table.iter_batches(rows, row_groups=[group], columns=[key], use_threads=False)
-            )
-            yield from _documents(path, key, arrays, _ExpansionLimit(path, compressed), note)
+            names: list[str] = table.schema_arrow.names
+            for key in keys:
+                if names.count(key) > 1:
+                    raise twice_error(f"{path} has {names.count(key)} columns '{key}'")
+            unique = [name for name in dict.fromkeys(names) if names.count(name) == 1]
+            columns = {name: _Column(path, name, table, headers, arrow) for name in unique if not keys or name in keys}
+            if not keys:
+                yield Record(f"{path}:1", dict(_first_values(columns)))
+                return
+            others = {} if set(keys) <= columns.keys() else dict.fromkeys(names)
+            rows = zip(*(column.values() for column in columns.values()), strict=True) if columns else iter([()])
+            for number, row in enumerate(rows, 1):
+                values = dict(zip(columns, row, strict=True))
+                yield Record(f"{path}:{number}", {**others, **values})
     except MemoryError as error:  # pyarrow's ArrowMemoryError is one, too
         raise UserError(
             f"there is too little memory to read {path}", hint="free some, or write it with smaller row groups"
@@ -79,49 +70,52 @@ def read_parquet(path: Path, key: str, note: Notify, *, numbers: bool = False) -
         raise _damage_error(path, first_line(error)[:200]) from error
 
 
-def _require_column(path: Path, key: str, schema: Any, types: Any) -> None:
-    """Raise as `find_column` does; UserError, with the way out, where the texts seem to be in a nested column."""
-    kinds = {name: schema.field(name).type for name in set(schema.names) if schema.names.count(name) == 1}
-    nested = sorted((name for name in kinds if types.is_nested(kinds[name])), key=lambda name: name != "messages")
-    has_text = any(types.is_string(kind) or types.is_large_string(kind) for kind in kinds.values())
-    if key not in schema.names and nested and (nested[0] == "messages" or not has_text):
-        raise UserError(
-            f"{path} has no column '{key}', and '{nested[0]}' holds {shorten(str(kinds[nested[0]]), 100)}, not text",
-            hint=_as_lines(path),
-        )
-    find_column(str(path), key, list(schema.names))
+def _first_values(columns: "Mapping[str, _Column]") -> Iterator[tuple[str, Any]]:
+    for name, column in columns.items():
+        with suppress(UserError, StopIteration):  # a column that cannot be read need not be
+            yield name, next(column.values())
 
 
-def _is_text_in_json(types: Any, column_type: Any, labels: bool) -> bool:
-    """True for a column that JSON lines may hold as it is read: nested messages, categories, and labels of a bit."""
-    return bool(
-        types.is_nested(column_type) or types.is_dictionary(column_type) or (labels and types.is_boolean(column_type))
-    )
+class _Column:
+    """A column of a Parquet file, whose values are read in batches of bounded size."""
 
+    def __init__(self, path: Path, name: str, table: Any, headers: IO[bytes], arrow: Any) -> None:
+        self._path, self._name, self._table, self._headers, self._arrow = path, name, table, headers, arrow
+        self._type = table.schema_arrow.field(name).type
+        leaves = [n for n in range(len(table.schema)) if f"{table.schema.column(n).path}.".startswith(f"{name}.")]
+        groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
+        self._chunks = [[group.column(leaf) for leaf in leaves] for group in groups]
+        compressed = sum(max(0, chunk.total_compressed_size) for chunks in self._chunks for chunk in chunks)
+        if compressed > os.fstat(headers.fileno()).st_size:
+            raise _damage_error(path, "its row groups are longer than the file")
+        self._compressed = compressed
 
-def _as_lines(path: Path) -> str:
-    program = (
-        f"import json, pyarrow.parquet as p; [print(json.dumps(r)) for r in p.read_table({str(path)!r}).to_pylist()]"
-    )
-    return f"write it as JSON lines: python -c {quote(program)} > {quote(str(free_name(path.stem, '.jsonl')))}"
+    def values(self) -> Iterator[Any]:
+        """The values in order: str, int, float, bool, None, or lists and objects of these."""
+        types, of_values = self._arrow.types, _ExpansionLimit(self._path, self._compressed)
+        is_text = types.is_string(self._type) or types.is_large_string(self._type)
+        binary = self._arrow.large_binary() if types.is_large_string(self._type) else self._arrow.binary()
+        row = 0
+        for group, rows in self._batch_sizes(_ExpansionLimit(self._path, self._compressed)):
+            for batch in self._table.iter_batches(rows, row_groups=[group], columns=[self._name], use_threads=False):
+                column = batch.column(0)
+                for value in column.view(binary) if is_text else column:
+                    row += 1
+                    location = f"{self._path}:{row}"
+                    if not is_text:
+                        yield _checked_value(value, location)
+                    elif (buffer := value.as_buffer()) is None:
+                        yield None
+                    else:
+                        of_values.add(buffer.size)  # a value of a dictionary may be in a million rows
+                        yield _decode_value(buffer, location)
 
-
-def _documents(path: Path, key: str, arrays: Iterator[Any], limit: "_ExpansionLimit", note: Notify) -> Iterator[Stream]:
-    """The values of consecutive binary arrays that are not empty; `limit` bounds the text."""
-    row = empty_rows = nulls = 0
-    for array in arrays:
-        empty_rows += len(array)
-        nulls += array.null_count
-        check_empty_records(str(path), empty_rows)
-        for value in array:
-            row += 1
-            if (buffer := value.as_buffer()) is not None and buffer.size:
-                empty_rows = 0
-                limit.add(buffer.size)  # a value of a dictionary may be in a million rows
-                location = f"{path}:{row}"
-                yield location, [_value_bytes(buffer, location)]
-    if nulls:
-        note(f"{path}: there is nothing (null) in the column '{key}' of {plural(nulls, 'row')}")
+    def _batch_sizes(self, limit: "_ExpansionLimit") -> Iterator[tuple[int, int]]:
+        """Yield (row group, rows to decode at once). Raises UserError for a page that is too large."""
+        for group, chunks in enumerate(self._chunks):
+            sizes = [_page_sizes(self._path, self._headers, chunk, limit) for chunk in chunks if chunk.num_values]
+            if sizes:  # else there may be no page at all
+                yield group, min(size.rows() for size in sizes)
 
 
 def _check_footer(path: Path, stream: IO[bytes]) -> None:
@@ -135,14 +129,6 @@ def _check_footer(path: Path, stream: IO[bytes]) -> None:
             " read here",
             hint="write it with larger row groups, or in several files",
         )
-
-
-def _find_leaf(path: Path, table: Any, key: str) -> int:
-    """Index of the column chunk that holds the text."""
-    leaves = [number for number in range(len(table.schema)) if table.schema.column(number).path == key]
-    if len(leaves) != 1:
-        raise UserError(f"{path} has {len(leaves)} columns '{key}'")
-    return leaves[0]
 
 
 class _ExpansionLimit:
@@ -163,23 +149,20 @@ class _ExpansionLimit:
             )
 
 
-def _batch_sizes(path: Path, stream: IO[bytes], chunks: list[Any], limit: _ExpansionLimit) -> Iterator[tuple[int, int]]:
-    """Yield (row group, rows to decode at once). Raises UserError for a page that is too large."""
-    for group, chunk in enumerate(chunks):
-        if chunk.num_values == 0:  # it may have no page at all
-            continue
-        start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-        if dictionary is not None and 0 < dictionary < start:
-            start = dictionary
-        sizes = _PageSizes()
-        try:
-            for page in read_pages(stream, start, chunk.total_compressed_size):
-                _check_page(path, page)
-                sizes.add(page)
-                limit.add(page.size)
-        except PageError as error:
-            raise _damage_error(path, str(error)) from error
-        yield group, sizes.rows()
+def _page_sizes(path: Path, stream: IO[bytes], chunk: Any, limit: _ExpansionLimit) -> "_PageSizes":
+    """The sizes of the pages of a column chunk. Raises UserError for a page that is too large."""
+    start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+    if dictionary is not None and 0 < dictionary < start:
+        start = dictionary
+    sizes = _PageSizes()
+    try:
+        for page in read_pages(stream, start, chunk.total_compressed_size):
+            _check_page(path, page)
+            sizes.add(page)
+            limit.add(page.size)
+    except PageError as error:
+        raise _damage_error(path, str(error)) from error
+    return sizes
 
 
 class _PageSizes:
@@ -226,16 +209,25 @@ def _damage_error(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a whole Parquet file: {reason}")
 
 
-def _value_bytes(buffer: Any, location: str) -> bytes:
-    """The bytes of a value. Raises UserError if they are too many, or not UTF-8."""
+def _decode_value(buffer: Any, location: str) -> str:
+    """The text of a value. Raises UserError if it is too long, or not UTF-8."""
     if buffer.size > LONGEST_RECORD:
-        raise UserError(
-            f"this text is longer than {format_size(LONGEST_RECORD)}, the most that is read from a table",
-            where=location,
-        )
-    data = bytes(buffer)
+        raise _too_long_error(location)
     try:
-        data.decode()
+        return bytes(buffer).decode()
     except UnicodeDecodeError as error:
         raise UserError(f"this text is not UTF-8: byte at offset {error.start:,}", where=location) from error
-    return data
+
+
+def _checked_value(value: Any, location: str) -> Any:
+    """A value that is no text, in Python's types. Raises UserError if it is too long."""
+    nested = getattr(value, "values", None)  # of a list
+    if getattr(nested, "nbytes", 0) > LONGEST_RECORD:
+        raise _too_long_error(location)
+    return value.as_py()
+
+
+def _too_long_error(location: str) -> UserError:
+    return UserError(
+        f"this value is longer than {format_size(LONGEST_RECORD)}, the most that is read from a table", where=location
+    )

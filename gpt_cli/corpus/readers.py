@@ -1,71 +1,113 @@
-"""Stream the documents of one file: a text, or a key of JSON lines, CSV or Parquet."""
+"""Read one file: the records of JSON, tables and notebooks, or plain text, by its suffix."""
 
 import json
 import stat
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
+from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.compression import expand, is_compressed
 from gpt_cli.corpus.decoding import EncodingError, decode, decode_utf8
 from gpt_cli.corpus.parquet import read_parquet
-from gpt_cli.corpus.records import Stream, read_csv, read_json_lines
-from gpt_cli.errors import Notify
-from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
+from gpt_cli.corpus.records import LONGEST_RECORD, Record, Stream, iter_lines, read_json, read_rows, read_texts
+from gpt_cli.errors import Notify, UserError
+from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
+from gpt_cli.literals import DocumentUnit
 
+RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 UTF8_SUFFIXES = (".jsonl", ".parquet")
 _LONGEST_SHOWN = 1 << 16  # bytes at the beginning of a text in which a JSON object is looked for
 _SPOOL_IN_MEMORY = 16 << 20  # bytes of standard input; more is spooled to a temporary file
+_LONGEST_NOTEBOOK = 64 << 20  # bytes, pictures included
+
+Records = Callable[[Collection[str], Notify], Iterator[Record]]
 
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """The encoding and text key with which files are read: `data.encoding` and `data.text_key`."""
+    """The keys of `data` that decide how files are read; see there."""
 
     encoding: str = "utf-8"
     text_key: str = "text"
-    lists: bool = False
-    """True: a list under that key of a JSON line is read, too, as JSON text."""
-    labels: bool = False
-    """True: a string, integer or boolean under that key of a JSON line is read as JSON text, and integers in a column
-    of a table as their digits."""
+    documents: DocumentUnit | None = None
+    rules: int = 2
+
+    @classmethod
+    def of(cls, data: DataConfig) -> Self:
+        """Those of a config."""
+        return cls(data.encoding, data.text_key, data.documents, data.rules)
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that can be read repeatedly."""
+    """A file that can be read repeatedly."""
 
     name: str
     size: int | None
     """Bytes of its text, where known before it is read."""
     read: Callable[[Notify], Iterator[Stream]]
     """Returns its documents in order, none empty; each is to be read to its end before the next one."""
+    records: Records | None = None
+    """Returns the records of a file of records, in which these keys occur once each; None for plain text."""
 
 
-def text_file(path: Path, options: ReaderOptions) -> TextFile:
-    """The reader of `path`, by its suffix: .jsonl, .csv and .parquet hold documents, any other file is one text."""
+def text_file(path: Path, options: ReaderOptions, *, is_project: bool = False) -> TextFile:
+    """The reader of `path`, by its suffix: JSON, tables and notebooks hold documents, any other file is plain text.
+
+    `is_project`: the file is of a folder of other texts, where .json and .tsv are read as plain text.
+    """
     suffix = inner_suffix(path)
-    if suffix == ".parquet":
-        return TextFile(
-            str(path), None, lambda note: read_parquet(path, options.text_key, note, numbers=options.labels)
-        )
-    if is_compressed(path):
-        return TextFile(str(path), None, lambda note: _read_bytes(expand(path), path, options, note))
+    if options.documents is None and suffix == ".parquet":
+        return _file_of_records(path, options, lambda keys, note: read_parquet(path, keys))
     with translate_os_errors("read", path):
         status = path.stat()
-    if stat.S_ISFIFO(status.st_mode):  # a shell's <(command)
-        pieces = rewindable(lambda: read_chunks(path, only_regular=False))
-        return TextFile(
-            str(path), None, lambda note: _read_bytes(_translate_errors(pieces(), path), path, options, note)
-        )
-    plain = suffix not in (".jsonl", ".csv")
+    size: int | None = status.st_size
+    pieces: Callable[[], Iterable[bytes]] = partial(_translate_errors, path)
+    if is_compressed(path):
+        pieces, size = partial(expand, path), None
+    elif stat.S_ISFIFO(status.st_mode):  # a shell's <(command)
+        read_again = rewindable(lambda: read_chunks(path, only_regular=False))
+        pieces, size = (lambda: read_again()), None
+    match suffix if options.documents is None else "":
+        case ".jsonl":
+            return _file_of_records(path, options, partial(_read_json, str(path), pieces))
+        case ".json" if options.rules > 1 and not is_project and _holds_records(pieces()):
+            return _file_of_records(path, options, partial(_read_json, str(path), pieces))
+        case ".csv":
+            return _file_of_records(path, options, partial(_read_table, path, pieces, options))
+        case ".tsv" if options.rules > 1 and not is_project:
+            return _file_of_records(path, options, partial(_read_table, path, pieces, options))
+        case ".ipynb" if options.rules > 1:
+            return TextFile(str(path), None, partial(_read_notebook, str(path), pieces))
+    return plain_text(str(path), size, pieces, options)
+
+
+def plain_text(name: str, size: int | None, pieces: Callable[[], Iterable[bytes]], options: ReaderOptions) -> TextFile:
+    """Plain text, a document or one for each line or paragraph, as `options` has it."""
+
+    def read(note: Notify) -> Iterator[Stream]:
+        text = _read_text(pieces(), name, options.encoding, note)
+        match options.documents:
+            case "lines":
+                for number, line in iter_lines(name, text):
+                    yield f"{name}:{number}", [line.removesuffix(b"\r")]
+            case "paragraphs":
+                yield from _read_paragraphs(name, text)
+            case _:
+                yield name, text
+
+    return TextFile(name, size, read)
+
+
+def _file_of_records(path: Path, options: ReaderOptions, records: Records) -> TextFile:
+    key = options.text_key
     return TextFile(
-        str(path),
-        status.st_size if plain else None,
-        lambda note: _read_bytes(_translate_errors(read_chunks(path), path), path, options, note),
+        str(path), None, lambda note: read_texts(records([key], note), str(path), key, note), records=records
     )
 
 
@@ -75,9 +117,16 @@ def inner_suffix(path: Path) -> str:
     return ".jsonl" if suffix == ".ndjson" else suffix
 
 
-def is_table(path: Path) -> bool:
-    """True for a file whose documents are its records: each has the text under a key."""
-    return inner_suffix(path) in (".jsonl", ".csv", ".parquet")
+def _holds_records(pieces: Iterable[bytes]) -> bool:
+    """True for JSON that is a list, or objects that follow each other; one object is a text, such as settings."""
+    head = next(iter(pieces), b"").decode(errors="replace").removeprefix("\ufeff").lstrip()
+    if not head.startswith("{"):
+        return head.startswith("[")
+    try:
+        _, end = json.JSONDecoder().raw_decode(head)
+    except (ValueError, RecursionError):
+        return False
+    return head[end:].lstrip().startswith("{")
 
 
 def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
@@ -97,34 +146,65 @@ def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[byt
     return pieces
 
 
-def _translate_errors(pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
+def _translate_errors(path: Path) -> Iterator[bytes]:
     with translate_os_errors("read", path):
-        yield from pieces
+        yield from read_chunks(path)
 
 
-def _decode_json(pieces: Iterable[bytes], name: str, note: Notify) -> Iterator[bytes]:
+def _read_json(
+    name: str, pieces: Callable[[], Iterable[bytes]], keys: Collection[str], note: Notify
+) -> Iterator[Record]:
     try:
-        yield from decode_utf8(pieces, name, "utf-8", note)
+        yield from read_json(name, decode_utf8(pieces(), name, "utf-8", note), keys, note)
     except EncodingError as error:
-        error.hint = "JSON lines are always UTF-8: write it anew, for instance with iconv"
+        error.hint = "JSON is always UTF-8: write it anew, for instance with iconv"
         raise
 
 
-def _read_bytes(pieces: Iterable[bytes], path: Path, options: ReaderOptions, note: Notify) -> Iterator[Stream]:
-    name = str(path)
-    match inner_suffix(path):
-        case ".jsonl":
-            lines = _decode_json(pieces, name, note)
-            yield from read_json_lines(name, lines, options.text_key, lists=options.lists, labels=options.labels)
-        case ".csv":
-            yield from read_csv(name, decode(pieces, name, options.encoding, note), options.text_key)
-        case ".json":  # of which `find_files` says so
-            yield name, decode_utf8(pieces, name, options.encoding, note)
-        case _:
-            yield name, read_text(pieces, name, options.encoding, note)
+def _read_table(
+    path: Path, pieces: Callable[[], Iterable[bytes]], options: ReaderOptions, keys: Collection[str], note: Notify
+) -> Iterator[Record]:
+    text = decode(pieces(), str(path), options.encoding, note)
+    return read_rows(str(path), text, keys, note, is_tsv=inner_suffix(path) == ".tsv")
 
 
-def read_text(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
+def _read_notebook(name: str, pieces: Callable[[], Iterable[bytes]], note: Notify) -> Iterator[Stream]:
+    """The cells of a Jupyter notebook as one document, with a blank line between them; what they output is left out."""
+    data = bytearray()
+    for piece in decode_utf8(pieces(), name, "utf-8", note):
+        data += piece
+        if len(data) > _LONGEST_NOTEBOOK:
+            raise UserError(f"{name} is longer than {format_size(_LONGEST_NOTEBOOK)}, the most that is read here")
+    try:
+        notebook = json.loads(data)
+        texts = ["".join(cell["source"]) for cell in notebook["cells"]]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{name} is no Jupyter notebook: it has no list of cells with a source") from error
+    if text := "\n\n".join(text.strip("\n") for text in texts if text.strip()):
+        yield name, [f"{text}\n".encode()]
+
+
+def _read_paragraphs(name: str, text: Iterable[bytes]) -> Iterator[Stream]:
+    """Each paragraph with a blank line at its end, so that a vocabulary without an end of text can tell them apart."""
+    start, lines, size = 0, list[bytes](), 0
+    for number, line in iter_lines(name, text):
+        if lines and number > start + len(lines):
+            yield f"{name}:{start}", [b"\n".join(lines) + b"\n\n"]
+            lines, size = [], 0
+        if not lines:
+            start = number
+        lines.append(line.removesuffix(b"\r"))
+        size += len(line) + 1
+        if size > LONGEST_RECORD:
+            limit = format_size(LONGEST_RECORD)
+            raise UserError(
+                f"this paragraph is longer than {limit}, the most that is read here", where=f"{name}:{start}"
+            )
+    if lines:
+        yield f"{name}:{start}", [b"\n".join(lines) + b"\n\n"]
+
+
+def _read_text(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
     """The text of `pieces` as UTF-8. `note` is called if it begins with a JSON object on a line of its own."""
     checked = False
     for data in decode_utf8(pieces, name, encoding, note):

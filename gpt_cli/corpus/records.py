@@ -1,128 +1,97 @@
-"""Documents under a key of JSON lines or in a column of CSV; the memory for one record is bounded."""
+"""Records of JSON and of delimited tables, read one at a time; the memory for one record is bounded."""
 
 import csv
 import json
 import re
-from collections.abc import Iterable, Iterator
-from textwrap import shorten
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
 
-from gpt_cli.corpus.record_errors import MissingKeyError, OtherFormatError, is_no_text
-from gpt_cli.errors import UserError
-from gpt_cli.files.safe_io import format_size
+from gpt_cli.errors import Notify, UserError
+from gpt_cli.files.safe_io import CHUNK, format_size
 
 Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""
 
-LONGEST_RECORD = 16 << 20  # bytes of a JSON line or a table's value, characters of a CSV row: it is held in memory
+LONGEST_RECORD = 16 << 20  # bytes of a JSON value or a table's value, characters of a row: it is held in memory
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
-MAX_STRUCTURE = 4 << 20  # bytes of a JSON line outside its strings: an empty list of 3 bytes takes 80
-_ROLES = '{"human": "user", "gpt": "assistant"}'
-_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-MAX_COMMAS = 1 << 20  # of a CSV row: a field of a byte takes 80
+MAX_STRUCTURE = 4 << 20  # bytes of a JSON value outside its strings: an empty list of 3 bytes takes 80
+MAX_DELIMITERS = 1 << 20  # of a row: a field of a byte takes 80
+_STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'  # or the beginning of one, at the end
+_RECORD_KEYS: Mapping[type, str] = {dict: "", str: "text", list: "messages"}
+"""The types of a record; the key of what is no object."""
+_BETWEEN = re.compile(r"[\s,]*")  # values that follow each other
+_HEAD = 1 << 20  # bytes at the beginning of a file by which its form is known
+_ONLY_RETURNS = "its lines end in a carriage return alone"
+_LISTED = 200  # characters of the keys in a message
 
 
-def read_json_lines(
-    name: str, pieces: Iterable[bytes], key: str, *, lists: bool = False, labels: bool = False
-) -> Iterator[Stream]:
-    """One document a line, under a key of its JSON object; blank lines and empty texts are skipped.
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A JSON object or a row of a table; `where` is its location (`file:line`), for messages."""
 
-    `pieces`: UTF-8. `lists`: a list under the key is a document, too, as JSON. `labels`: strings, integers and booleans
-    are, as JSON. Raises UserError for a line that is no such object or is longer than LONGEST_RECORD, and for
-    MAX_EMPTY_RECORDS consecutive lines without text.
+    where: str
+    values: Mapping[str, Any]
+
+
+class MissingKeyError(UserError):
+    """A record has no value that can be read under the key that was asked for."""
+
+    def __init__(self, key: str, option: str, record: Record, kind: str = "text") -> None:
+        """`option` is the key of a config that names `key`; `kind` is what is read under it."""
+        self.key, self.option, self.keys = key, option, list(record.values)
+        found = record.values.get(key)
+        instead = "" if found is None else f": it is {_name_of_type(found)}"
+        listed = ", ".join(map(str, self.keys))[:_LISTED]
+        by_option = "--text-key KEY (data.text_key)" if option == "data.text_key" else option
+        super().__init__(
+            f"there is no {kind} under the key '{key}'{instead}",
+            where=record.where,
+            hint=f"its keys are {listed}: {by_option} names the one to read" if self.keys else None,
+        )
+
+
+def _name_of_type(value: Any) -> str:
+    names = {
+        str: "a text",
+        bool: "true or false",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+    }
+    return names.get(type(value), type(value).__name__)
+
+
+def take_text(record: Record, key: str, option: str) -> str:
+    """The text under `key` of a record, empty for null. Raises MissingKeyError where there is none."""
+    text = record.values.get(key)
+    if isinstance(text, str):
+        return text
+    if text is None and key in record.values:
+        return ""
+    raise MissingKeyError(key, option, record)
+
+
+def read_texts(records: Iterable[Record], name: str, key: str, note: Notify) -> Iterator[Stream]:
+    """A document for each record, the text under `key`; empty ones are skipped, and a note counts the nulls.
+
+    Raises MissingKeyError for a record without that key, and UserError for MAX_EMPTY_RECORDS consecutive empty ones.
     """
-    empty_lines, has_key = 0, False
-    for number, line in _lines(name, pieces):
-        location, text = f"{name}:{number}", line.decode()
-        empty_lines += 1
-        if not text.isspace():
-            try:
-                data = encode_text(_parse_record(text, key, location, lists, labels), location)
-            except (MissingKeyError, OtherFormatError) as error:
-                if has_key:
-                    error.blame_line(key)
-                raise
-            has_key = True
-            if data:
-                empty_lines = 0
-                yield location, [data]
-        check_empty_records(name, empty_lines)
-
-
-def read_csv(name: str, pieces: Iterable[str], key: str) -> Iterator[Stream]:
-    """One document a row, from the column that the header row names `key`; empty ones are skipped.
-
-    Raises UserError for what is not CSV, for a row with more columns than the header row, or more than LONGEST_RECORD
-    characters or 1,048,576 commas, and for MAX_EMPTY_RECORDS consecutive rows without text.
-    """
-    column: int | None = None
-    empty_rows = 0
-    for location, row in _read_rows(name, pieces):
-        empty_rows += 1
-        check_empty_records(name, empty_rows)
-        if column is None:
-            column = find_column(name, key, row)
-        elif len(row) <= column:
-            raise UserError(f"this row has no column '{key}': it has {len(row)} columns", where=location)
-        elif row[column]:
-            empty_rows = 0
-            yield location, [row[column].encode()]
-
-
-def _read_rows(name: str, pieces: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (location, row) for the rows of CSV that are not empty, the header row first.
-
-    Raises UserError as `read_csv` does.
-    """
-    width: int | None = None
-    csv.field_size_limit(LONGEST_RECORD)
-    lines = _RowLines(name, pieces)
-    rows = csv.reader(lines, strict=True)
-    while True:
-        lines.begin_row()
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise UserError(f"this is not CSV: {error}", where=f"{name}:{lines.number}") from error
-        if row is None:
-            return
-        if row:
-            location = f"{name}:{lines.number}"
-            width = len(row) if width is None else width
-            # Of a text that a comma divides, only the beginning would be read.
-            if any(cell.strip() for cell in row[width:]):
-                raise UserError(
-                    f"this row has {len(row)} columns, and the first row {width}",
-                    where=location,
-                    hint='a text with a comma stands in quotation marks: "one, two"',
-                )
-            yield location, row
-
-
-def find_column(name: str, key: str, columns: list[str]) -> int:
-    """Index of the column named `key`. Raises MissingKeyError if there is none, UserError if there are two."""
-    if key not in columns:
-        separators = [character for character in ";\t|" if character in columns[0]] if len(columns) == 1 else []
-        if separators:
-            raise UserError(
-                f"{name} has no commas: its columns seem to be separated by {separators[0]!r}",
-                hint="write it anew with commas between columns, as spreadsheets and csvkit do",
-            )
-        texts = sorted(columns, key=is_no_text)
-        raise MissingKeyError(f"{name} has no column '{key}'", "columns", key, texts, columns, None)
-    if columns.count(key) > 1:
-        raise _twice_error(f"{name} has {columns.count(key)} columns '{key}'")
-    return columns.index(key)
-
-
-def _twice_error(message: str, where: str | None = None) -> UserError:
-    return UserError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
-
-
-def check_empty_records(name: str, records: int) -> None:
-    """Raise UserError for more than MAX_EMPTY_RECORDS consecutive records without text."""
-    if records > MAX_EMPTY_RECORDS:
-        raise UserError(f"{name} has more than {MAX_EMPTY_RECORDS:,} records without text, one after the other")
+    empty = nulls = 0
+    for record in records:
+        if text := take_text(record, key, "data.text_key"):
+            empty = 0
+            yield record.where, [encode_text(text, record.where)]
+            continue
+        nulls += record.values[key] is None
+        empty += 1
+        if empty > MAX_EMPTY_RECORDS:
+            raise UserError(f"{name} has more than {MAX_EMPTY_RECORDS:,} records without text, one after the other")
+    if nulls:
+        of = "1 record" if nulls == 1 else f"{nulls:,} records"
+        note(f"{name}: there is nothing (null) under the key '{key}' of {of}")
 
 
 def encode_text(text: str, location: str) -> bytes:
@@ -133,14 +102,86 @@ def encode_text(text: str, location: str) -> bytes:
         raise UserError(f"the text holds half a surrogate pair at character {error.start:,}", where=location) from error
 
 
+def read_json(name: str, pieces: Iterable[bytes], keys: Collection[str], note: Notify) -> Iterator[Record]:
+    """The records of JSON lines, of one JSON list, or of JSON values that follow each other over several lines.
+
+    `pieces`: UTF-8. `keys` may not be repeated in a record. A list in place of a record is one of `messages`, and a
+    string one of `text`. Raises UserError for other values, malformed JSON, and values longer than LONGEST_RECORD.
+    """
+    head, pieces = _peek(pieces)
+    is_lines = _begins_with_line(head)
+    if b"\r" in head and b"\n" not in head:
+        note(f"{name}: {_ONLY_RETURNS}")
+    values = _read_lines(name, pieces) if is_lines else _read_values(name, (piece.decode() for piece in pieces))
+    kind: type | None = None  # of the first record
+    for location, value, text in values:
+        kind = kind or type(value)
+        if kind is not type(value) or kind not in _RECORD_KEYS:
+            there = f", and the first record is {_name_of_type(kind())}" if kind in _RECORD_KEYS else ""
+            raise UserError(f"this is {_name_of_type(value)}, no JSON object{there}", where=location)
+        if not isinstance(value, dict):
+            yield Record(location, {_RECORD_KEYS[kind]: value})
+            continue
+        for key in keys:
+            if text.count(f'"{key}"') > 1 and (times := _keys(text).count(key)) > 1:
+                raise twice_error(f"this record has the key '{key}' {times} times", location)
+        yield Record(location, value)
+
+
+def _read_lines(name: str, pieces: Iterable[bytes]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (location, value, its JSON) for JSON lines."""
+    for number, line in iter_lines(name, pieces):
+        location, text = f"{name}:{number}", line.decode()
+        yield location, parse_json_line(text, location), text
+
+
+def _peek(pieces: Iterable[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """(the beginning, with the first line that is not blank or at least _HEAD bytes; all of the pieces)."""
+    pieces, head = iter(pieces), b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= _HEAD or b"\n" in head.lstrip():
+            break
+    return head, chain([head] if head else [], pieces)
+
+
+def _begins_with_line(head: bytes) -> bool:
+    """True if the first line is a record by itself."""
+    line, newline, rest = head.lstrip().partition(b"\n")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        # A line that is not JSON at all, or is longer than the head, is a line of its own.
+        return not line.startswith((b"{", b"[")) or (not newline and len(head) >= _HEAD and line.startswith(b"{"))
+    is_list = isinstance(value, list) and not is_chat(value)
+    return not (is_list and not rest.strip())
+
+
+def _keys(text: str) -> list[str]:
+    """The keys of a JSON object, as often as they are written."""
+    keys: list[str] = json.loads(text, object_pairs_hook=lambda pairs: [key for key, _ in pairs])
+    return keys
+
+
+def twice_error(message: str, where: str | None = None) -> UserError:
+    """The error for a key or a column that is there twice."""
+    return UserError(f"{message}: which one is meant?", where=where, hint="rename one of them, or leave it out")
+
+
+def is_chat(value: Any) -> bool:
+    """True for a list of messages with the keys role and content, or from and value, as ShareGPT writes them."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(m, dict) and ({"role", "content"} <= m.keys() or {"from", "value"} <= m.keys()) for m in value
+        )
+    )
+
+
 def parse_json_line(line: str, location: str) -> Any:
     """The value of a line of JSON. Raises UserError for malformed JSON, or too much of it outside strings."""
-    if len(line) > MAX_STRUCTURE and len(re.sub(_STRING, '""', line)) > MAX_STRUCTURE:
-        raise UserError(
-            f"this line has more than {format_size(MAX_STRUCTURE)} of JSON besides its strings, the most that is"
-            " read here",
-            where=location,
-        )
+    _check_structure(line, location)
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -148,102 +189,69 @@ def parse_json_line(line: str, location: str) -> Any:
         raise UserError(f"this line is not JSON: {error}", where=location, hint=hint) from error
 
 
-def _parse_record(line: str, key: str, location: str, lists: bool, labels: bool) -> str:
-    """The text under `key` of a JSON object, with `lists` or `labels` its JSON. Raises UserError for other lines."""
-    value = parse_json_line(line, location)
-    if _is_chat(value):
+def _check_structure(text: str, location: str) -> None:
+    if len(text) > MAX_STRUCTURE and len(re.sub(_STRING, '""', text)) > MAX_STRUCTURE:
         raise UserError(
-            "this line is a list of messages, not an object with one",
+            f"this record has more than {format_size(MAX_STRUCTURE)} of JSON besides its strings, the most that is"
+            " read here",
             where=location,
-            hint="make it one of each: jq -c '{messages: .}' FILE > CHATS.jsonl",
         )
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        raise UserError(
-            "this line is a JSON list of records, not one of them",
-            where=location,
-            hint="make a line of each: jq -c '.[]' FILE > RECORDS.jsonl",
-        )
-    record: dict[str, Any] = value if isinstance(value, dict) else {}
-    if line.count(f'"{key}"') > 1 and key in record and (times := _keys(line).count(key)) > 1:
-        raise _twice_error(f"this line has the key '{key}' {times} times", location)
-    content = record.get(key)
-    if labels:
-        if isinstance(content, str | int):
-            return json.dumps(content, ensure_ascii=False)
-        candidates = [name for name, label in record.items() if isinstance(label, str | int)]
-        message = f"this line has no label under the key '{key}', a text or a whole number"
-        raise MissingKeyError(message, "keys", key, candidates, record, location, _value(record, key))
-    if isinstance(content, str):
-        return content
-    if lists and isinstance(content, list):
-        return json.dumps(content)
-    if key in record and content is None:
-        raise UserError(
-            f"the key '{key}' of this line is null, which is no text", where=location, hint="leave such lines out"
-        )
-    strings = [name for name, text in record.items() if isinstance(text, str)]
-    strings.sort(key=is_no_text)
-    chats = [name for name, messages in record.items() if _is_chat(messages)]
-    others = [name for name, messages in record.items() if _is_share_gpt(messages)]
-    if others and (lists or not strings):
-        raise UserError(
-            f"the messages of '{others[0]}' have the keys from and value, not role and content",
-            where=location,
-            hint=f"jq -c '{{messages: [.{others[0]}[] | {{role: ({_ROLES}[.from] // .from), content: .value}}]}}'"
-            " FILE > CHATS.jsonl",
-        )
-    if lists:
-        message = f"this line is not a JSON object with a list of messages under the key '{key}'"
-        raise MissingKeyError(message, "keys", key, chats, record, location)
-    if chats and not strings:
-        raise OtherFormatError(
-            f"this line is a chat of messages, with no string under the key '{key}'", chats[0], where=location
-        )
-    message = f"this line is not a JSON object with a string under the key '{key}'"
-    raise MissingKeyError(message, "keys", key, strings, record, location, _value(record, key))
 
 
-def _value(record: dict[str, Any], key: str) -> str | None:
-    """The value of a key as messages name it; None where the record has none."""
-    if key not in record:
-        return None
-    value = record[key]
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    return shorten(json.dumps(value), 40, placeholder="...")
+def _read_values(name: str, pieces: Iterator[str]) -> Iterator[tuple[str, Any, str]]:
+    """Yield (location, value, its JSON) for the values of a JSON list, or for values that follow each other."""
+    decoder = json.JSONDecoder()
+    buffer, position, line = "", 0, 1
+    is_list, is_first = False, True
+    while True:
+        end = _BETWEEN.match(buffer, position).end()  # type: ignore[union-attr]  # it matches nothing, too
+        line += buffer.count("\n", position, end)
+        position = end
+        if position == len(buffer):
+            if not (buffer := next(pieces, "")):
+                break
+            position = 0
+            continue
+        if is_first and buffer[position] == "[":
+            is_list, is_first, position = True, False, position + 1
+            continue
+        is_first = False
+        if is_list and buffer[position] == "]":
+            is_list, position = False, position + 1
+            continue
+        location = f"{name}:{line}"
+        try:
+            if len(buffer) - position > 2 * CHUNK:  # it holds a value that is longer than the first CHUNK
+                _check_structure(buffer[position:], location)
+            value, end = decoder.raw_decode(buffer, position)
+        except (ValueError, RecursionError) as error:
+            rest = buffer[position:]
+            if (more := _read_characters(pieces, max(len(rest), CHUNK))) and not isinstance(error, RecursionError):
+                if len(rest) > LONGEST_RECORD:
+                    raise _too_long_error("record", location) from error
+                buffer, position = rest + more, 0
+                continue
+            raise UserError(f"this is not JSON: {error}", where=location, hint="mend it, or leave it out") from error
+        yield location, value, buffer[position:end]
+        line += buffer.count("\n", position, end)
+        position = end
+    if is_list:
+        raise UserError("this is not JSON: the list does not end", where=f"{name}:{line}")
 
 
-def _keys(line: str) -> list[str]:
-    """The keys of a JSON object, as often as they are written."""
-    keys: list[str] = json.loads(line, object_pairs_hook=lambda pairs: [key for key, _ in pairs])
-    return keys
+def _read_characters(pieces: Iterator[str], size: int) -> str:
+    read: list[str] = []
+    while size > 0 and (piece := next(pieces, "")):
+        read.append(piece)
+        size -= len(piece)
+    return "".join(read)
 
 
-def _is_share_gpt(value: Any) -> bool:
-    """True for a list of messages as ShareGPT writes them."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(m, dict) and {"from", "value"} <= m.keys() for m in value)
-    )
+def iter_lines(name: str, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, line) for the lines that are not blank; only a line feed ends a line.
 
-
-def _is_chat(value: Any) -> bool:
-    """True for a list of messages as in chat datasets."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(message, dict)
-            and "content" in message
-            and ("role" in message or isinstance(message["content"], str))
-            for message in value
-        )
-    )
-
-
-def _lines(name: str, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, line) for the lines that are not blank; only a line feed ends a line."""
+    Raises UserError for one that is longer than LONGEST_RECORD.
+    """
     number = 0
     parts: list[bytes] = []  # of a line that continues in the next piece
     size = 0
@@ -265,26 +273,75 @@ def _lines(name: str, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _check_line(line: bytes, size: int, location: str) -> bytes:
     if size > LONGEST_RECORD:
-        raise UserError(
-            f"this line is longer than {format_size(LONGEST_RECORD)}, the most that is read here", where=location
-        )
+        raise _too_long_error("line", location)
     return line
 
 
-class _RowLines(Iterator[str]):
-    """The lines of a CSV text, ended by line feeds alone; the total size of the lines of one row is bounded."""
+def _too_long_error(what: str, location: str) -> UserError:
+    return UserError(
+        f"this {what} is longer than {format_size(LONGEST_RECORD)}, the most that is read here", where=location
+    )
 
-    def __init__(self, name: str, pieces: Iterable[str]) -> None:
-        self._name = name
+
+def read_rows(
+    name: str, pieces: Iterable[str], keys: Collection[str], note: Notify, *, is_tsv: bool = False
+) -> Iterator[Record]:
+    """The rows of a delimited table under its header row; empty rows are skipped.
+
+    Columns are separated by commas, or by the semicolons, tabs or bars of a header row without commas. The values of
+    TSV stand as they are; others may be quoted. A carriage return ends lines where no line feed does, which is noted.
+
+    Raises UserError for what is no such table, for one of `keys` in two columns, and for a row with more columns than
+    the header row, more than LONGEST_RECORD characters, or more than MAX_DELIMITERS delimiters.
+    """
+    csv.field_size_limit(LONGEST_RECORD)
+    lines = _RowLines(name, pieces, note)
+    if (first := next(lines, None)) is None:
+        return
+    lines.delimiter = "\t" if is_tsv else next((mark for mark in ",;\t|" if mark in first), ",")
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL
+    rows = csv.reader(chain([first], lines), strict=True, delimiter=lines.delimiter, quoting=quoting)
+    header: list[str] | None = None
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise UserError(f"this is no such table: {error}", where=f"{name}:{lines.number}") from error
+        if row is None:
+            return
+        location = f"{name}:{lines.number}"
+        if row and header is None:
+            header = row
+            for key in keys:
+                if header.count(key) > 1:
+                    raise twice_error(f"{name} has {header.count(key)} columns '{key}'")
+        elif row and header is not None:
+            # Of a text that a comma divides, only the beginning would be read.
+            if any(cell.strip() for cell in row[len(header) :]):
+                raise UserError(
+                    f"this row has {len(row)} columns, and the first row {len(header)}",
+                    where=location,
+                    hint='a text with a comma stands in quotation marks: "one, two"',
+                )
+            yield Record(location, dict(zip(header, row, strict=False)))
+        lines.begin_row()
+
+
+class _RowLines(Iterator[str]):
+    """The lines of a table; the total size of the lines of one row is bounded."""
+
+    def __init__(self, name: str, pieces: Iterable[str], note: Notify) -> None:
+        self._name, self._note = name, note
         self._lines = self._read(pieces)
+        self.delimiter = ","
         self.number = 0
         """Number of the line that was read last."""
         self.begin_row()
 
     def begin_row(self) -> None:
-        """Start another row: reset the counts of its characters and commas."""
+        """Start another row: reset the counts of its characters and delimiters."""
         self._first = True
-        self._start, self._size, self._commas = self.number + 1, 0, 0
+        self._start, self._size, self._delimiters = self.number + 1, 0, 0
 
     def __next__(self) -> str:
         for line in self._lines:
@@ -294,7 +351,7 @@ class _RowLines(Iterator[str]):
                 continue
             self._first = False
             self._size += len(line)
-            self._commas += line.count(",")
+            self._delimiters += line.count(self.delimiter)
             self._check(0)
             return line
         raise StopIteration
@@ -302,8 +359,13 @@ class _RowLines(Iterator[str]):
     def _read(self, pieces: Iterable[str]) -> Iterator[str]:
         parts: list[str] = []  # of a line that continues in the next piece
         size = 0
+        newline: str | None = None
         for piece in pieces:
-            *complete, incomplete = piece.split("\n")
+            if newline is None:
+                newline = "\r" if "\r" in piece[:-1] and "\n" not in piece else "\n"
+                if newline == "\r":
+                    self._note(f"{self._name}: {_ONLY_RETURNS}")
+            *complete, incomplete = piece.split(newline)
             for line in complete:
                 if parts:
                     line = "".join([*parts, line])
@@ -317,8 +379,9 @@ class _RowLines(Iterator[str]):
             yield "".join(parts)
 
     def _check(self, incomplete_size: int) -> None:
-        if self._size + incomplete_size > LONGEST_RECORD or self._commas > MAX_COMMAS:
-            limit = f"{LONGEST_RECORD:,} characters" if self._commas <= MAX_COMMAS else f"{MAX_COMMAS:,} commas"
+        if self._size + incomplete_size > LONGEST_RECORD or self._delimiters > MAX_DELIMITERS:
+            is_long = self._delimiters <= MAX_DELIMITERS
+            limit = f"{LONGEST_RECORD:,} characters" if is_long else f"{MAX_DELIMITERS:,} of {self.delimiter!r}"
             raise UserError(
                 f"this row has more than {limit}, the most that are read here",
                 where=f"{self._name}:{self._start}",

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.corpus.compression import expand, is_compressed
-from gpt_cli.corpus.record_errors import MissingKeyError
 from gpt_cli.corpus.records import parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
@@ -70,14 +69,13 @@ def numbered_lines(text: str, name: str) -> Iterator[tuple[str, str]]:
 
 
 def json_objects(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, object) for each line that is not blank. Raises MissingKeyError without a `prompt`."""
+    """Yield (location, object) for each line that is not blank. Raises UserError without a `prompt`."""
     for location, line in numbered_lines(text, name):
         if not line.strip():
             continue
         value = parse_json_line(line, location)
         record = value if isinstance(value, dict) else {}
         if not isinstance(record.get("prompt"), str):
-            message = "a JSON object with the key prompt, a text, is expected"
-            texts = [name for name, text in record.items() if isinstance(text, str)]
-            raise MissingKeyError(message, "keys", "prompt", texts, record, location)
+            hint = f"its keys are: {', '.join(record)[:200]}" if record else None
+            raise UserError("a JSON object with the key prompt, a text, is expected", where=location, hint=hint)
         yield location, value

@@ -19,11 +19,10 @@ from typing import TypeVar, cast
 from gpt_cli.corpus import hub
 from gpt_cli.corpus.decoding import BinaryError
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
-from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, read_text, rewindable, text_file
+from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, plain_text, rewindable, text_file
 from gpt_cli.corpus.records import Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files.output_path import free_name
 from gpt_cli.files.safe_io import CHUNK, similar_path, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
@@ -57,7 +56,7 @@ _ARTIFACT_FILES = [  # the files by which a directory that `gpt` or Transformers
 
 @dataclass(frozen=True)
 class Document:
-    """One text: a file, a line of a .jsonl file, or a row of a table."""
+    """One text: a file, or a record of one."""
 
     name: str
     """Its source, for messages."""
@@ -82,8 +81,8 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     """The files that a source names, in order.
 
     A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
-    the network), a text file (also .gz, .bz2, .xz, .zst; .jsonl, .csv and .parquet hold documents), a folder (all its
-    text files, sorted), or a glob. `note` is called for files that are skipped.
+    the network), a file (also .gz, .bz2, .xz, .zst; see `text_file`), a folder (all its text files, sorted), or a glob.
+    `note` is called for files that are skipped.
 
     Raises RequestError for a source that does not exist, and UserError for a folder without text.
     """
@@ -92,7 +91,7 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         raise RequestError("the name of a text is empty, which names nothing")
     if source == "-":
         pieces = rewindable(standard_input)
-        return [TextFile("standard input", None, lambda note: _one_text(pieces(), options, note))]
+        return [plain_text("standard input", None, pieces, options)]
     if source == BUILTIN:
         data = _python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
@@ -104,8 +103,9 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
     path = find_path(source)
     paths = _expand_path(path, note)
-    _note_raw_tables(paths, note)
-    files = [text_file(one, options) for one in paths]
+    # Beside others they belong to a project, and one of them may be a list of anything.
+    is_project = any(inner_suffix(one) not in (".json", ".tsv") for one in paths)
+    files = [text_file(one, options, is_project=is_project) for one in paths]
     return [replace(file, read=partial(_read_of_folder, path, file)) for file in files] if path.is_dir() else files
 
 
@@ -123,20 +123,6 @@ def _hint_at_texts(folder: Path, items: Iterable[_T]) -> Iterator[_T]:
         raise
 
 
-def _note_raw_tables(paths: list[Path], note: Notify) -> None:
-    """Call `note` if all files are .tsv or .json, which are read as plain text."""
-    raw = [path for path in paths if inner_suffix(path) in (".tsv", ".json")]
-    if raw and len(raw) == len(paths):  # beside others they belong to a project
-        note(f"{raw[0]} is read as plain text, marks and all;\ndocuments are read from .jsonl, .csv and .parquet")
-        if inner_suffix(raw[0]) == ".json":
-            note(f"of a list, make JSON lines: {how_to_make_lines(raw[0])}")
-
-
-def how_to_make_lines(file: Path) -> str:
-    """The command that makes JSON lines of a JSON list."""
-    return f"jq -c '.[]' {quote(str(file))} > {quote(str(free_name(file.stem, '.jsonl')))}"
-
-
 def standard_input() -> Iterator[bytes]:
     """Standard input, in pieces. Raises RequestError if it is closed."""
     if sys.stdin is None:
@@ -151,10 +137,6 @@ def refuse_standard_input(sources: Iterable[str]) -> None:
         raise RequestError(
             "each run reads its text, and standard input is read once", hint="put it in a file, and name that"
         )
-
-
-def _one_text(pieces: Iterator[bytes], options: ReaderOptions, note: Notify) -> Iterator[Stream]:
-    yield "standard input", read_text(pieces, "standard input", options.encoding, note)
 
 
 def find_path(source: str) -> Path:

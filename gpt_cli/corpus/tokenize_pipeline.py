@@ -112,7 +112,7 @@ class TokenizePipeline:
         vocabulary = (
             self.config.model_dump() if self.pretrained is None else [self.pretrained.digest, self.config.allow_special]
         )
-        division = self.data.model_dump(exclude={"source", "encoding", "text_key", "rules"})
+        division = self.data.model_dump(exclude={"source", "encoding", "text_key", "documents", "rules"})
         division |= {"val_source": self.data.val_source is not None, "files": None}
         if self.data.split == "files" or self.data.weights is not None:  # else the boundaries of files do not matter
             weights = [member.weight for member in self.text.files]

@@ -3,16 +3,15 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES, NoExamplesError, read_examples
+from gpt_cli.corpus.examples.read_examples import NoExamplesError, read_examples
 from gpt_cli.corpus.examples.tokens import Examples, encode_examples
 from gpt_cli.corpus.examples.training_example import CompletionEndError
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
-from gpt_cli.corpus.readers import ReaderOptions, inner_suffix
-from gpt_cli.corpus.record_errors import MissingKeyError, OtherFormatError
+from gpt_cli.corpus.readers import ReaderOptions
+from gpt_cli.corpus.records import MissingKeyError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
@@ -31,8 +30,7 @@ def holds_examples(data: DataConfig, source: str, text_key: str | None) -> bool:
     """True if the run trains on pairs or chats, `source` has tables or JSON lines, and no `text_key` is given."""
     if data.format not in ("pairs", "chat") or text_key is not None:
         return False
-    files = find_files(source, ReaderOptions(data.encoding), lambda _: None)
-    return any(inner_suffix(Path(file.name)) in EXAMPLE_SUFFIXES for file in files)
+    return any(file.records is not None for file in find_files(source, ReaderOptions.of(data), lambda _: None))
 
 
 def read_given_examples(
@@ -89,7 +87,7 @@ def check_labels(texts: Sequence[LabelledText], labels: Sequence[str]) -> None:
             raise UserError(f"the run has no label '{escaped}'", where=text.where, hint=f"its labels: {known}")
         raise UserError(
             f"{text.where} has no label: its folder is called '{escaped}'",
-            hint=f"labels are read from .jsonl, .csv and .parquet, or are the names of folders of text files: {known}",
+            hint=f"labels are read from records, or are the names of folders of text files: {known}",
         )
 
 
@@ -116,22 +114,12 @@ class UnknownDropper:
 def _run_key_hints(data: DataConfig) -> Iterator[None]:
     """Have hints name the keys that the run reads in place of keys of a config, which an evaluation cannot change."""
     keys = " and ".join(repr(getattr(data, option)) for option in _KEYS[data.format])
-    other_format = f"this run learned {_NAMES[data.format]}, and reads files with {keys}"
     try:
         yield
     except CompletionEndError as error:
         error.hint = "leave such examples out"
         raise
-    except (OtherFormatError, NoExamplesError) as error:
-        error.hint = other_format
-        raise
-    except MissingKeyError as error:
-        if error.pairs and data.format != "pairs":
-            error.hint = other_format
-        elif data.format != "labelled":
-            error.advise(f"this run reads {keys}: name them so in a copy, or read texts with --text-key KEY")
-            if not error.candidate or (data.format == "chat" and error.kind == "columns"):
-                error.hint = f"{other_format}; texts are read with --text-key KEY"
-        elif error.key == data.label_key:
-            error.advise(f"this run reads {keys}: name them so in a copy")
+    except (MissingKeyError, NoExamplesError) as error:
+        if data.format != "labelled" or not isinstance(error, MissingKeyError) or error.key != data.text_key:
+            error.hint = f"this run learned {_NAMES[data.format]}, and reads records with {keys}"
         raise

@@ -19,10 +19,11 @@ from gpt_cli.terminal.plural import plural
 _SPREAD = 1.3  # by which a single example may have more tokens for its bytes than all of them
 
 
-def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) -> TextStatistics:
+def measure_examples(data: DataConfig, fixed: ConfigValues, said: str, *, has_gpu: bool) -> TextStatistics:
     """The statistics of the examples of `data`, whose format is not text.
 
-    `fixed` are all values that are not to be chosen. Raises what reading and dividing the examples raise.
+    `fixed` are all values that are not to be chosen, `said` a sentence on how they are read, and a blank. Raises what
+    reading and dividing the examples raise.
     """
     splits, n_labels = _divide(data)
     texts = {split: [member.text for member in members] for split, members in splits.items()}
@@ -54,7 +55,7 @@ def measure_examples(data: DataConfig, fixed: ConfigValues, *, has_gpu: bool) ->
         training_tokens=tokens["train"],
         validation_tokens=tokens["val"],
         values=values,
-        tokenizer_reason=f"{_explain_task(data, n, n_labels)} {tokenizer_reason}",
+        tokenizer_reason=f"{_explain_task(data, n, n_labels)} {said}{tokenizer_reason}",
         split_reason=_explain_split(data, len(texts["val"]), len(every)),
         is_exact=kind not in SUBWORD_KINDS,
         examples=ExampleLengths(read["train"], [count(_first_prompt(one)) for one in splits["train"]], longest),

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.layout import propose_lines
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import Fingerprint, StageProgress
 from gpt_cli.corpus.split import SPLITS, assign_by_hash
@@ -21,7 +22,14 @@ from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
 _BEGINNING_CHARACTERS = 10 * _VALIDATION_CHARACTERS
 _BEGINNING_TOKENS = 1 << 20
-_SOURCE_KEYS = ("source", "weights", "encoding", "text_key", "val_source")  # keys of data that decide what is read
+_SOURCE_KEYS = (
+    "source",
+    "weights",
+    "encoding",
+    "text_key",
+    "documents",
+    "val_source",
+)  # keys of data that decide what is read
 
 
 @dataclass(frozen=True)
@@ -261,7 +269,7 @@ def _measure_files(
         which = "the same" if data.val_source == data.source else "another"
         split_reason = f"{counts.validation_characters:,} characters of {which} text are its validation."
     elif split == "characters":
-        split_reason = _explain_cut(val_fraction, test_fraction)
+        split_reason = f"{_explain_cut(val_fraction, test_fraction)} {_propose_lines(data, counts)}".strip()
     else:
         split_reason = _explain_division(division, val_fraction, test_fraction, split)
     return TextStatistics(
@@ -313,6 +321,11 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
         if split != "documents" and not member.validates:
             counts.add_unit(file_hash.digest(), file_start, member.weight)
     return counts
+
+
+def _propose_lines(data: DataConfig, counts: _TextCounts) -> str:
+    """A sentence that proposes to read lines as documents, for plain text of which nothing is asked."""
+    return "" if data.documents is not None or counts.documents > 1 else propose_lines(counts.beginning[0])
 
 
 def _explain_division(division: _Division, val_fraction: float, test_fraction: float, units: str) -> str:

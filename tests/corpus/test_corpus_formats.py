@@ -1,7 +1,6 @@
 """Tables, encodings and the hub: a document a row, any encoding by its name, the network only when asked."""
 
 import json
-import shlex
 import socket
 import subprocess
 import sys
@@ -14,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.cli.main import main
+from gpt_cli.config import DataConfig
 from gpt_cli.corpus import decoding, hub, records
 from gpt_cli.corpus.decoding import decode
+from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
@@ -112,7 +112,7 @@ def test_a_csv_file_is_a_document_a_row(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes("\r\n".join([*rows, ""]).encode())
     assert texts(tmp_path / "x.csv") == [row[1] for row in TABLE[1:] if row[1]]
     assert texts(tmp_path / "x.csv", ReaderOptions(text_key="id")) == ["1", "2", "3", "4"]
-    with pytest.raises(UserError, match="no column 'body'") as caught:
+    with pytest.raises(UserError, match="no text under the key 'body'") as caught:
         texts(tmp_path / "x.csv", ReaderOptions(text_key="body"))
     assert "id, text" in (caught.value.hint or "")
 
@@ -139,11 +139,11 @@ def test_a_parquet_file_is_a_document_a_row(parquet: Path) -> None:
     notes: list[str] = []
     expected = [f"row {n} – 世界\r\n" for n in range(1000) if n % 3]
     assert texts(parquet, note=notes.append) == expected
-    assert notes == [f"{parquet}: there is nothing (null) in the column 'text' of 334 rows"]
+    assert notes == [f"{parquet}: there is nothing (null) under the key 'text' of 334 records"]
     assert texts(parquet.parent, note=notes.append) == expected  # also one in a folder
-    with pytest.raises(UserError, match="no column 'body'"):
+    with pytest.raises(UserError, match="no text under the key 'body'"):
         texts(parquet, ReaderOptions(text_key="body"))
-    with pytest.raises(UserError, match="holds int64, not text"):
+    with pytest.raises(UserError, match="no text under the key 'id': it is a number"):
         texts(parquet, ReaderOptions(text_key="id"))
 
 
@@ -155,22 +155,23 @@ def test_a_parquet_file_without_rows_has_no_documents_and_is_not_damaged(tmp_pat
     assert texts(tmp_path / "x.parquet") == []
 
 
-def test_nested_chats_in_parquet_have_a_hint_that_makes_lines_of_them_beside_files_that_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nested_chats_in_parquet_are_read_as_in_json_lines(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet as format
 
-    monkeypatch.chdir(tmp_path)
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
-    format.write_table(arrow.table({"id": ["a", "b"], "messages": [messages] * 2}), "chats.parquet")
-    Path("chats.jsonl").write_text("mine", encoding="utf-8")
-    assert main(["train", "chats.parquet"]) == 1
-    hint = capsys.readouterr().err.partition("hint: write it as JSON lines: ")[2].strip()
-    python, _, code, _, target = shlex.split(hint)
-    assert (python, target) == ("python", "chats-2.jsonl")
-    lines = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert [json.loads(line)["messages"] for line in lines.splitlines()] == [messages] * 2
+    rows = [
+        {"id": f"{n}", "messages": [{"role": "user", "content": f"hi {n}"}, {"role": "assistant", "content": "yo"}]}
+        for n in range(700)
+    ]
+    format.write_table(arrow.Table.from_pylist(rows), tmp_path / "chats.parquet", row_group_size=300)
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = DataConfig(format="chat")
+    turns = [
+        [example.turns for example in read_examples(str(tmp_path / name), data, pytest.fail)]
+        for name in ("chats.parquet", "chats.jsonl")
+    ]
+    assert turns[0] == turns[1]
+    assert len(turns[0]) == 700
 
 
 def test_a_damaged_parquet_file_is_refused_or_read(parquet: Path) -> None:

@@ -170,13 +170,13 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.M
         bombs._parquet(tmp_path, longer)
     else:
         path.write_text(json.dumps({"text": "a" * 100_001}))
-    with pytest.raises(UserError, match=r"this (text|line) is longer than"):
+    with pytest.raises(UserError, match=r"this (value|line) is longer than"):
         texts(path)
 
 
 def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "LONGEST_RECORD", 1_000)
-    monkeypatch.setattr(records, "MAX_COMMAS", 200)
+    monkeypatch.setattr(records, "MAX_DELIMITERS", 200)
     row = '"' + "line,\n" * 100 + '"'
     (tmp_path / "x.csv").write_text("id,text\n" + "".join(f"{n},{row}\n\n\r\n" for n in range(500)))
     assert texts(tmp_path / "x.csv") == ["line,\n" * 100] * 500

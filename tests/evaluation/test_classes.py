@@ -18,7 +18,6 @@ from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.corpus.labelled.prepare_labelled import assign_by_label, sort_labels
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
-from gpt_cli.corpus.record_errors import is_no_text
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.evaluation.bag_of_words import BagOfWords
@@ -26,6 +25,7 @@ from gpt_cli.evaluation.classify_run import BINS, calibration_error
 from gpt_cli.model.sequence_classifier import PADDING, SequenceClassifier
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.runtime.device import Runtime
+from gpt_cli.search.auto_config import fit_config
 from gpt_cli.training.class_evaluation import (
     ClassEvalMetrics,
     accuracy_of,
@@ -272,37 +272,28 @@ def test_whole_numbers_are_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("header", "hint"),
+    ("header", "text_key", "label_key"),
     [
-        ("id,review,sentiment", "such as data.text_key=review data.label_key=sentiment"),
-        ("id,review,stars", "such as data.text_key=review data.label_key=stars"),
-        ("sentiment,text,user_id", "choose one: data.label_key=sentiment"),
-        ("text", "its columns are: text; choose one: data.label_key=KEY"),
+        ("id,review,sentiment", "review", "sentiment"),
+        ("sentiment,text,user", "text", "sentiment"),
+        ("topic,body", "body", "topic"),
     ],
 )
-def test_of_the_columns_there_are_one_is_suggested_as_the_label(tmp_path, header, hint):
-    path = tmp_path / "rows.csv"
-    path.write_text(f"{header}\n" + ",".join("a" * len(header.split(","))) + "\n")
-    with pytest.raises(UserError) as caught:
-        list(read_labelled(str(path), config_of(tmp_path).data, print))
-    assert hint in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("name", "is_text"),
-    [
-        *((name, True) for name in ("body", "content", "prompt", "Review text")),
-        *((name, False) for name in ("id", "user_id", "docid", "created_date", "row_number", "video_url", "")),
-    ],
-)
-def test_the_name_of_a_column_says_that_it_hardly_holds_text(name, is_text):
-    assert is_no_text(name) != is_text
+def test_a_label_and_its_text_are_read_under_the_names_that_data_sets_use(tmp_path, header, text_key, label_key):
+    columns = header.split(",")
+    rows = "".join(
+        ",".join(f"a text {i}" if name == text_key else "xy"[i % 2] for name in columns) + "\n" for i in range(40)
+    )
+    (tmp_path / "rows.csv").write_text(f"{header}\n{rows}")
+    values = {"data.source": str(tmp_path / "rows.csv"), "task.kind": "classes"}
+    config, _ = fit_config(values, run_dir="runs/x", has_gpu=False, cores=2)
+    assert (config.data.text_key, config.data.label_key) == (text_key, label_key)
 
 
 BAD_FILES: dict[str, tuple[list[str], str, str | None]] = {
     "no label": (['{"text": "a", "label": "x"}', '{"text": "b"}'], "no label under the key 'label'", ":2"),
     "a list": (['{"text": "a", "label": ["x"]}'], "no label under the key 'label'", ":1"),
-    "no text": (['{"words": "a", "label": "x"}'], "a string under the key 'text'", ":1"),
+    "no text": (['{"words": "a", "label": "x"}'], "no text under the key 'text'", ":1"),
     "mixed types": (['{"text": "a", "label": "1"}', '{"text": "b", "label": 1}'], "is a whole number; that of", ":2"),
     "empty text": (['{"text": "", "label": "x"}', '{"text": "b", "label": "y"}'], "the text is empty", ":1"),
     "blank text": (['{"text": "b", "label": "x"}', '{"text": " ", "label": "y"}'], "the text is empty", ":2"),
@@ -359,7 +350,7 @@ def test_a_label_of_validation_alone_and_one_that_the_config_does_not_name_are_t
 
 def test_text_without_labels_is_refused(tmp_path):
     (tmp_path / "plain.csv").write_text("text,label\na\n")
-    with pytest.raises(UserError, match="this row has no column 'label'"):
+    with pytest.raises(UserError, match="no label under the key 'label'"):
         list(read_labelled(str(tmp_path / "plain.csv"), config_of(tmp_path).data, print))
     with pytest.raises(UserError, match="has no labels"):
         list(read_labelled("builtin:python-docs", config_of(tmp_path).data, print))
@@ -582,7 +573,7 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
     capsys.readouterr()
     arguments = ["eval", "--run", trained_run[0], "--text", str(labelled_path)]
     assert main(arguments) == 1
-    assert "--text-key body" in capsys.readouterr().err
+    assert "--text-key KEY" in capsys.readouterr().err
     assert main([*arguments, "--text-key", "body"]) == 2
     assert "--unknown skip" in capsys.readouterr().err
     assert main([*arguments, "--text-key", "body", "--unknown", "skip", "--json"]) == 0
@@ -592,7 +583,7 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
     assert actual == {**json.loads(capsys.readouterr().out), "text": str(labelled_path)}
     bare_path = write(tmp_path / "bare.jsonl", [{"text": row["text"], "kind": row["label"]} for row in rows])
     assert main(["eval", "--run", trained_run[0], "--text", str(bare_path)]) == 1
-    assert "this run reads 'text' and 'label': name them so in a copy" in capsys.readouterr().err
+    assert "reads records with 'text' and 'label'" in capsys.readouterr().err
 
 
 def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():

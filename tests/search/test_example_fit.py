@@ -91,13 +91,14 @@ def test_pairs_are_known_by_the_usual_names_of_their_keys_and_by_no_others(tmp_p
     assert config.data.format == "pairs"
     assert reasons[0].startswith("It learns the completions of 30 pairs (data.format=pairs). ")
     others = write(tmp_path / "others.jsonl", [{"question": q, "answer": a} for q, a in contents])
-    with pytest.raises(UserError, match="with a string under") as error:
-        fit(others)
-    assert "for both: data.format=pairs data.prompt_key=question data.completion_key=answer" in str(error.value.hint)
-    named, _ = fit(others, data__format="pairs", data__prompt_key="question", data__completion_key="answer")
-    assert named.data.format == "pairs"
+    named, _ = fit(others)
+    assert (named.data.format, named.data.prompt_key, named.data.completion_key) == ("pairs", "question", "answer")
     only_questions, _ = fit(others, data__text_key="question")
     assert only_questions.data.format == "text"
+    unknown = write(tmp_path / "unknown.jsonl", [{"this one": q, "that one": f"It is {a}."} for q, a in contents])
+    with pytest.raises(UserError, match="no text under the key 'text'") as error:
+        fit(unknown)
+    assert "this one, that one" in str(error.value.hint)
 
 
 def test_a_text_before_or_beside_chats_is_not_read_as_one(tmp_path: Path) -> None:
@@ -105,13 +106,12 @@ def test_a_text_before_or_beside_chats_is_not_read_as_one(tmp_path: Path) -> Non
     talk = chat("What is it?", "It is one.")
     chats = write(tmp_path / "chats.jsonl", [talk] * 20)
     later = write(tmp_path / "later.jsonl", [{"text": "The sea."}, talk])
-    with pytest.raises(UserError, match="a chat of messages") as error:
+    with pytest.raises(UserError, match="no text under the key 'text'") as error:
         fit(later)
-    assert error.value.hint == "the lines before it have 'text': mend this line, or leave it out"
-    with pytest.raises(UserError, match="a chat of messages") as error:
+    assert error.value.where == f"{later}:2"
+    with pytest.raises(UserError, match=r"plain.txt is plain text: chats are read from records"):
         fit([str(tmp_path / "plain.txt"), chats])
-    assert str(error.value.hint).startswith("to train on it beside texts, make each a text: jq ")
-    with pytest.raises(UserError, match="a chat of messages"):
+    with pytest.raises(UserError, match="no text under the key 'text'"):
         fit(chats, data__format="text")
 
 

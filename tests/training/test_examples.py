@@ -331,12 +331,12 @@ def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserErr
 @pytest.mark.parametrize(
     ("rows", "overrides", "message", "hint"),
     [
-        ([{"en": "a", "de": "b"}], (), "string under the key 'prompt'", "before it have 'prompt'"),
-        ([{"prompt": "a", "de": "b"}], (), "string under the key 'completion'", "before it have 'completion'"),
+        ([{"en": "a", "de": "b"}], (), "no text under the key 'prompt'", "its keys are en, de"),
+        ([{"prompt": "a", "de": "b"}], (), "no text under the key 'completion'", "prompt, de"),
         ([{"prompt": "a", "completion": ""}], (), "the completion is empty", "leave such examples out"),
         ([{"prompt": "a", "completion": "b\x03"}], (), "which ends completions", "data.completion_end="),
-        ([{"prompt": 3, "completion": "b"}], (), "string under the key 'prompt'", "mend this line"),
-        ([{"messages": "Hi"}], ("data.format=chat",), "the messages are not JSON", '{"role": "user"'),
+        ([{"prompt": 3, "completion": "b"}], (), "no text under the key 'prompt': it is a number", "data.prompt_key"),
+        ([{"messages": "Hi"}], ("data.format=chat",), "the messages are not JSON", ""),
         ([{"messages": [{"role": "user"}]}], ("data.format=chat",), "no role and content", '{"role": "user"'),
         ([{"messages": [{"role": "bot", "content": "x"}]}], ("data.format=chat",), "no role 'bot'", "assistant"),
         ([{"messages": CHAT[:2]}], ("data.format=chat",), "no message of the assistant", "leave such"),
@@ -352,24 +352,10 @@ def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(
     assert (error.where or "").endswith("bad.jsonl:2")
 
 
-def test_where_the_first_line_has_other_keys_one_of_them_is_suggested(tmp_path):
-    error = corpus_error(tmp_path, [{"en": "a", "de": "b"}])
-    assert "choose one: data.prompt_key=en" in (error.hint or "")
-    error = corpus_error(tmp_path, [{"prompt": "a", "de": "b"}])
-    assert "choose one: data.completion_key=de" in (error.hint or "")
-
-
-def test_chats_with_other_names_of_role_and_content_are_told_how_to_be_converted(tmp_path):
-    row = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]}
-    error = corpus_error(tmp_path, [row], "data.format=chat")
-    assert "the messages of 'conversations' have the keys from and value, not role and content" in error.message
-    assert "jq -c '{messages: [.conversations[] |" in (error.hint or "")
-
-
 def test_what_holds_no_examples_is_refused(tmp_path, pairs):
     text = tmp_path / "book.txt"
     text.write_text("Once upon a time", encoding="utf-8")
-    with pytest.raises(RequestError, match=r"book\.txt holds no pairs, which are read from \.jsonl"):
+    with pytest.raises(RequestError, match=r"book\.txt is plain text: pairs are read from records"):
         corpus_of(config_of(text))
     with pytest.raises(RequestError, match=r"data\.split files is for texts"):
         config_of(pairs, "data.split=files")
@@ -514,18 +500,3 @@ def test_an_exported_chat_model_says_its_template_and_what_ends_an_answer(tmp_pa
     assert imported.sample.suffix == trained.sample.suffix
     assert TurnTemplate.of(imported.data) == TurnTemplate.of(trained.data)
     assert "chat template" not in capsys.readouterr().err
-
-
-def test_keys_that_datasets_use_for_pairs_are_suggested_together(tmp_path):
-    row = {"instruction": "Say it", "input": "", "output": "it"}
-    for rows, advice in (
-        ([row], "make one prompt of instruction and input: jq -c"),
-        ([{"instruction": "Say it", "output": "it"}], "such as data.prompt_key=instruction data.completion_key=output"),
-    ):
-        assert advice in (corpus_error(tmp_path, rows, "data.format=pairs").hint or "")
-    one = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=instruction")
-    assert "choose one: data.completion_key=output" in (one.hint or "")
-    taken = corpus_error(tmp_path, [row], "data.format=pairs", "data.prompt_key=output")
-    assert "choose one: data.completion_key=instruction" in (taken.hint or "")
-    as_pairs = "data.format=pairs data.prompt_key=instruction data.completion_key=output"
-    assert f"{as_pairs} trains on them" in (corpus_error(tmp_path, [row], "data.format=chat").hint or "")

@@ -112,12 +112,11 @@ def refuse_run(source: str) -> None:
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:
     """Raise RequestError for a key of records, given by `option`, where each of `corpus` is a file of plain text."""
-    from gpt_cli.corpus.examples.read_examples import EXAMPLE_SUFFIXES
-    from gpt_cli.corpus.readers import inner_suffix
+    from gpt_cli.corpus.readers import RECORD_SUFFIXES, inner_suffix
 
     files = [] if text_key in (None, TEXT_KEY) else _files(corpus)
-    if files and not any(inner_suffix(file) in EXAMPLE_SUFFIXES for file in files):
-        records = ", ".join(EXAMPLE_SUFFIXES)
+    if files and not any(inner_suffix(file) in RECORD_SUFFIXES for file in files):
+        records = ", ".join(RECORD_SUFFIXES)
         raise RequestError(f"{option} is for {records}, and {files[0]} is plain text", hint="leave it out")
 
 

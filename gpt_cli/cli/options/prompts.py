@@ -55,12 +55,11 @@ def read_prompts(
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
-    from gpt_cli.corpus.readers import inner_suffix, is_table
-    from gpt_cli.corpus.record_errors import MissingKeyError
+    from gpt_cli.corpus.readers import inner_suffix
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
 
     name, is_jsonl = file_name(path), inner_suffix(path) == ".jsonl"
-    if format_ == "auto" and is_table(path) and not is_jsonl and path.is_file():
+    if format_ == "auto" and inner_suffix(path) in (".csv", ".parquet") and path.is_file():
         raise RequestError(
             f"{name} is a table, and prompts are lines of text, or of JSON with the key prompt",
             hint="write them one to a line; --prompts-format lines takes the lines of a .csv as they are",
@@ -68,11 +67,7 @@ def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     text = read_small_file(path)
     if format_ == "jsonl" or (format_ == "auto" and is_jsonl):
         with as_request_error():
-            try:
-                objects = list(json_objects(text, name))
-            except MissingKeyError as error:
-                error.advise("in a copy of the file, rename the one that is meant to prompt")
-                raise
+            objects = list(json_objects(text, name))
         if unread := list(dict.fromkeys(key for _, value in objects for key in value if key not in ("prompt", "id"))):
             others = " or others" if len(unread) > 3 else ""
             note(f"of a line, prompt and id are read, and nothing else: not {', '.join(unread[:3])}{others}")

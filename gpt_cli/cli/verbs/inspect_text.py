@@ -65,12 +65,16 @@ def inspect(
     from gpt_cli.analysis.advice import advise
     from gpt_cli.analysis.scanner import inspect_text
     from gpt_cli.analysis.split_text import SplitText
+    from gpt_cli.corpus.layout import propose_lines
     from gpt_cli.report.text_report_view import render_inspection
     from gpt_cli.terminal.progress import stage_progress
 
     data = data_config(corpus, **keys)
     with stage_progress() as progress:
-        inspection = inspect_text(SplitText.find(data, note, progress), progress)
+        text = SplitText.find(data, note, progress)
+        inspection = inspect_text(text, progress)
+    if inspection.documents == 1 and (proposal := propose_lines(next(text.text.blocks(0)).text)):
+        note(proposal)
     if test_fraction:
         note("what is kept for the test was not looked at")
     if json:

@@ -45,7 +45,7 @@ def divide_examples(data: DataConfig, note: Notify) -> tuple[dict[Split, list[Tr
         lambda source: read_examples(source, data, note),
         lambda example: example.turns,
         lambda examples, val, test: assign_by_hash(
-            [_context_hash(example) for example in examples], val, test, "prompts"
+            [_unit_hash(example, data) for example in examples], val, test, "prompts"
         ),
     )
 
@@ -64,5 +64,8 @@ def _without_template(examples: Sequence[TrainingExample], data: DataConfig) -> 
         yield from filter(None, template.split(example.text))
 
 
-def _context_hash(example: TrainingExample) -> int:
-    return int.from_bytes(hashlib.sha256(example.context.encode()).digest()[:8], "big")
+def _unit_hash(example: TrainingExample, data: DataConfig) -> int:
+    """64 bits of the hash of what comes before the last completion; of all of it, where that is an empty prompt."""
+    is_unprompted = data.rules > 1 and example.context == data.prompt_end
+    text = example.text if is_unprompted else example.context
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -1,7 +1,6 @@
 """A training example: turns of a prompt and a completion, with the template applied."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +10,7 @@ from gpt_cli.corpus.records import encode_text
 from gpt_cli.errors import UserError
 from gpt_cli.terminal.escape import escape_control_chars
 
-_JOINED = (
-    """join the texts of each: jq -c '.messages[].content |= if type == "array" then map(.text // "") | join("")"""
-    " else . end' FILE > CHATS.jsonl"
-)
+_ROLE_NAMES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
 _EXPECTED = 'a message is such as {"role": "user", "content": "Hello"}'
 
 
@@ -54,8 +50,8 @@ def make_pair(location: str, prompt: str, completion: str, data: DataConfig) -> 
     return TrainingExample(location, ((prompt + data.prompt_end, completion + data.completion_end),))
 
 
-def make_chat(location: str, messages: str, data: DataConfig) -> TrainingExample:
-    """An example from a JSON list of messages; those after the last message of the assistant are dropped.
+def make_chat(location: str, messages: Sequence[Any], data: DataConfig) -> TrainingExample:
+    """An example from a list of messages; those after the last message of the assistant are dropped.
 
     Raises UserError for malformed messages, an unknown role, and no or an empty message of the assistant.
     """
@@ -85,24 +81,27 @@ def make_chat(location: str, messages: str, data: DataConfig) -> TrainingExample
     return TrainingExample(location, tuple(turns), unanswered=bool(prompt))
 
 
-def _messages(text: str, location: str) -> Iterator[tuple[str, str]]:
-    try:
-        messages: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"the messages are not JSON: {error}", where=location, hint=_EXPECTED) from error
-    if not isinstance(messages, list):
-        raise UserError("the messages are not a list", where=location, hint=_EXPECTED)
+def _messages(messages: Sequence[Any], location: str) -> Iterator[tuple[str, str]]:
     for number, message in enumerate(messages, 1):
-        role, content = (message.get(key) if isinstance(message, dict) else None for key in ("role", "content"))
-        if not isinstance(role, str) or not isinstance(content, str):
-            hint = _JOINED if isinstance(content, list) else _EXPECTED
-            raise UserError(f"message {number} has no role and content that are texts", where=location, hint=hint)
+        values: Mapping[str, Any] = message if isinstance(message, dict) else {}
+        role, content = values.get("role", values.get("from")), _text_of(values.get("content", values.get("value")))
+        if not isinstance(role, str) or content is None:
+            raise UserError(f"message {number} has no role and content that are texts", where=location, hint=_EXPECTED)
+        role = _ROLE_NAMES.get(role, role)
         if role not in ROLES:
             escaped = escape_control_chars(role[:30])
             hint = f"roles are {', '.join(ROLES)}: rename this one, or leave its messages out"
             raise UserError(f"there is no role '{escaped}'", where=location, hint=hint)
         encode_text(content, location)
         yield role, content
+
+
+def _text_of(content: Any) -> str | None:
+    """The text of a message: itself, or that of parts such as {"type": "text", "text": "Hello"}; None for others."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    parts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "".join(parts) if all(isinstance(part, str) for part in parts) else None
 
 
 def _refuse_marks(kind: str, text: str, location: str, data: DataConfig) -> None:
