@@ -3,8 +3,8 @@
 Shapes: B rows per step over all devices, M per micro-batch, W their width.
 """
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -16,15 +16,13 @@ from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.split import Split
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify
-from gpt_cli.shuffle import derive_seed, feistel_permute
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.training.batches import Batches, MicroBatches, micro_batch_size, refuse_batch, rows_of_rank
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.evaluate import EvaluationText, LoadBatch
+from gpt_cli.training.example_order import ExampleOrder, example_order
 from gpt_cli.training.example_rows import ExampleRows
 from gpt_cli.training.labelled_rows import LabelledRows
-
-_POOL = 16  # steps whose examples are sorted by length together, to have little padding
 
 
 @dataclass
@@ -41,7 +39,8 @@ class ExampleBatches:
     micro_batch_size: int
     seed: int
     world: World = ALONE
-    _pool: tuple[int, list[int]] = field(default=(-1, []), init=False, repr=False)
+    rules: int = 2
+    """As `data.rules`: 1 for runs begun before it."""
 
     @classmethod
     def of(
@@ -50,7 +49,7 @@ class ExampleBatches:
         """The batches that `config` trains on, and this process's share. Raises RequestError as `Batches` does."""
         sizes = config.train.batch_size, micro_batch_size(config, world)
         refuse_batch(config, sizes[1], world)
-        return cls(rows, device, config.model.context_length, *sizes, config.seed, world)
+        return cls(rows, device, config.model.context_length, *sizes, config.seed, world, config.data.rules)
 
     @property
     def tokens_per_step(self) -> int:
@@ -64,13 +63,7 @@ class ExampleBatches:
 
     def indices(self, step: int) -> list[int]:
         """The B rows of `step`, over all devices."""
-        pool, position = divmod(step, _POOL)
-        if self._pool[0] != pool:
-            size = _POOL * self.batch_size
-            members = [self._row(index) for index in range(pool * size, (pool + 1) * size)]
-            self._pool = pool, sorted(members, key=self.rows.widths.tolist().__getitem__)
-        first = feistel_permute(position, _POOL, derive_seed(self.seed, "pool", pool)) * self.batch_size
-        return self._pool[1][first : first + self.batch_size]
+        return self._order.at(step)
 
     def at(self, step: int) -> MicroBatches:
         """This rank's micro-batches of `step`: (M, W) inputs, and the targets that follow or are IGNORED."""
@@ -82,9 +75,9 @@ class ExampleBatches:
         inputs, targets = self.rows.tensors(rank_rows, width, self.device)
         return list(zip(inputs.split(size), targets.split(size), strict=True))
 
-    def _row(self, index: int) -> int:
-        epoch, position = divmod(index, len(self.rows))
-        return feistel_permute(position, len(self.rows), derive_seed(self.seed, "order", epoch))
+    @cached_property
+    def _order(self) -> ExampleOrder:
+        return example_order(self.rules, self.rows.widths, self.batch_size, self.seed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -163,7 +163,7 @@ def test_an_epoch_has_each_example_once_and_processes_share_the_rows_of_one(pair
     corpus = corpus_of(config)
     batches = open_batches(config, corpus, CPU, print)
     n = len(batches.rows)
-    seen_rows = [row for step in range(16 * n) for row in batches.indices(step)]  # 96 epochs, in whole pools
+    seen_rows = [row for step in range(16 * n) for row in batches.indices(step)]  # 96 epochs
     assert np.bincount(seen_rows, minlength=n).tolist() == [96] * n
     for step in (0, 5, 40):
         inputs = torch.cat([i for i, _ in batches.at(step)])
