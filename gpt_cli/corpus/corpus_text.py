@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 
 BLOCK = 1 << 19  # bytes of text that an encoding worker holds at once
-CACHE_BYTES = 16 << 20  # bytes that stay in memory, so that a text up to this is read once
+CACHE_BYTES = 32 << 20  # bytes that stay in memory, so that a text up to this is read once; or 100,000 small files
 _OVERHEAD = 256  # bytes of a block besides its text
 
 
@@ -72,7 +73,7 @@ class CorpusText:
         """True if the whole text stays in memory after it was read once."""
         return self._cache is not None
 
-    @property
+    @cached_property
     def size(self) -> int | None:
         """Bytes of text, where known before it is read."""
         sizes = [member.file.size for member in self.files]

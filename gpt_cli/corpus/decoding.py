@@ -22,6 +22,8 @@ _FORMATS = {
     b"%PDF-": ("PDF", "make a text of it, as pdftotext does"),
     b"PAR1\x15": ("Parquet", "call it by a name that ends in .parquet"),
 }
+_MAGICS = tuple(_FORMATS)
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 
 
 class BinaryError(UserError):
@@ -70,10 +72,10 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
     as_utf8 = _Utf8Check() if encoding != "utf-8" else None
     empty = first = True
     for piece in chain(filter(None, pieces), [b""]):  # an empty one is the end
-        if offset == 0 and (found := next((kind for magic, kind in _FORMATS.items() if piece.startswith(magic)), None)):
-            raise BinaryError(f"{name} is {found[0]}, not text", hint=found[1])
-        marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
-        if offset == 0 and encoding == "utf-8" and piece.startswith(marks):
+        if offset == 0 and piece.startswith(_MAGICS):
+            found, way_out = next(kind for magic, kind in _FORMATS.items() if piece.startswith(magic))
+            raise BinaryError(f"{name} is {found}, not text", hint=way_out)
+        if offset == 0 and encoding == "utf-8" and piece.startswith(_WIDE_MARKS):
             bits = 32 if piece.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) else 16
             raise EncodingError(
                 f"{name} is UTF-{bits}, not UTF-8",

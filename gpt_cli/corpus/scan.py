@@ -74,18 +74,36 @@ class Fingerprint:
 
 
 class _Alphabet:
-    """A set of code points, as a bitmap."""
+    """A set of code points, as a bitmap. `recorder` does the work; what is shorter than _SHORT is collected for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: SerialExecutor) -> None:
+        self._recorder = recorder
+        self._pending = bytearray()
         self._seen: npt.NDArray[np.bool_] = np.zeros(0x110000, dtype=np.bool_)
 
     def add(self, data: bytes) -> None:
+        """Add the characters of UTF-8 bytes."""
+        if len(data) >= _SHORT:
+            self._recorder.submit(self._record, data)
+            return
+        self._pending += data
+        if len(self._pending) >= _SHORT:
+            self._flush()
+
+    def text(self) -> str:
+        """Return all characters added so far, sorted."""
+        self._flush()
+        self._recorder.wait()
+        return "".join(map(chr, np.flatnonzero(self._seen)))
+
+    def _flush(self) -> None:
+        self._recorder.submit(self._record, bytes(self._pending))
+        self._pending.clear()
+
+    def _record(self, data: bytes) -> None:
         for codes in code_point_runs(data):
             if not np.take(self._seen, codes, mode="clip").all():  # rare after a few blocks
                 self._seen[codes] = True
-
-    def __str__(self) -> str:
-        return "".join(map(chr, np.flatnonzero(self._seen)))
 
 
 def scan(
@@ -96,7 +114,7 @@ def scan(
     `alphabet`: collect the characters. Raises what reading raises.
     """
     with SerialExecutor(workers) as hasher, SerialExecutor(workers) as recorder:
-        return _scan(text, end_lines, progress, Fingerprint(hasher), recorder if alphabet else None)
+        return _scan(text, end_lines, progress, Fingerprint(hasher), _Alphabet(recorder) if alphabet else None)
 
 
 def _scan(
@@ -104,10 +122,9 @@ def _scan(
     end_lines: bool,
     progress: StageProgress,
     fingerprint: Fingerprint,
-    recorder: SerialExecutor | None,
+    alphabet: _Alphabet | None,
 ) -> CorpusStats:
     documents, files = array("Q"), array("Q")
-    alphabet = _Alphabet()
     characters = split_bytes = total_bytes = bytes_read = 0
     line_open = False
     for number, member in enumerate(text.files):
@@ -121,10 +138,8 @@ def _scan(
             total_bytes += len(data) * member.weight
             bytes_read += len(data)
             progress("reading", bytes_read, text.size)
-            if recorder is not None:
-                if end_lines and line_open:
-                    alphabet.add(b"\n")
-                recorder.submit(alphabet.add, data)
+            if alphabet is not None:
+                alphabet.add(b"\n" + data if end_lines and line_open else data)
             if not member.validates:
                 split_bytes += len(data) * member.weight
                 characters += count_characters(data) + (end_lines and line_open)
@@ -134,8 +149,5 @@ def _scan(
             line_open = block.ends and not data.endswith(b"\n")
         if not member.validates:
             files.append(int.from_bytes(file_hash.digest()[:8], "big"))
-    alphabet_text = None
-    if recorder is not None:
-        recorder.wait()
-        alphabet_text = str(alphabet)
-    return CorpusStats(fingerprint.hexdigest(), characters, split_bytes, total_bytes, documents, files, alphabet_text)
+    letters = None if alphabet is None else alphabet.text()
+    return CorpusStats(fingerprint.hexdigest(), characters, split_bytes, total_bytes, documents, files, letters)
