@@ -58,11 +58,10 @@ def _problems(report: TextReport) -> list[str]:
             "The text holds characters that cannot be seen, listed above. Joiners belong to some scripts and to emoji;"
             " remove what has no such reason."
         )
-    if report.lines.crlf:
-        advice.append(
-            f"{report.lines.crlf:,} lines end in carriage return and newline, which the model learns to write."
-            " Convert them if you want plain newlines: sed 's/\\r$//'."
-        )
+    lines = report.lines
+    kinds = ((lines.crlf, "a carriage return and newline (CRLF)"), (lines.cr, "a carriage return alone (CR)"))
+    if found := [f"{count:,} of {lines.ends:,} line ends are {kind}" for count, kind in kinds if count]:
+        advice.append(f"{', '.join(found)}: the model learns to write them. Save the file with line feeds (LF).")
     if report.distinct_characters > _LARGE_ALPHABET:
         advice.append(
             f"{report.distinct_characters:,} distinct characters make a large vocabulary of characters:"

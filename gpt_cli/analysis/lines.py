@@ -18,8 +18,12 @@ class LineStats:
     """MAX_COUNTED for that or more."""
     mean_length: float
     longest: int
+    ends: int
+    """Line ends: newlines, and carriage returns without one."""
     crlf: int
-    """Lines that end in carriage return and newline."""
+    """Line ends that are a carriage return and a newline."""
+    cr: int
+    """Line ends that are a carriage return alone; they divide no line of `lines`."""
 
 
 class LineLengths:
@@ -31,6 +35,8 @@ class LineLengths:
         self._start = 0  # of the line that has not ended yet
         self._total = 0
         self._longest = 0
+        self._newlines = 0
+        self._returns = 0  # carriage returns, with a newline or without
         self._crlf = 0
         self._last = 0  # code point
 
@@ -38,6 +44,8 @@ class LineLengths:
         """Count the next piece, which is not empty and may begin in the middle of a line."""
         newlines = np.flatnonzero(codes == 10)
         previous = np.where(newlines > 0, codes[newlines - 1], self._last)
+        self._newlines += len(newlines)
+        self._returns += int(np.count_nonzero(codes == 13))
         self._crlf += int(np.count_nonzero(previous == 13))
         ends = newlines + self._read
         self._count(np.diff(ends, prepend=self._start - 1) - 1 - (previous == 13))  # without the carriage return
@@ -51,13 +59,22 @@ class LineLengths:
         if self._read > self._start:
             self._count(np.array([self._read - self._start]))
             self._start = self._read
+        self._last = 0
 
     def stats(self) -> LineStats:
         self.end_line()
         lines = int(self._histogram.sum())
         middle = int(np.searchsorted(np.cumsum(self._histogram), (lines + 1) // 2))
+        cr = self._returns - self._crlf
         return LineStats(
-            lines, int(self._histogram[0]), middle, self._total / lines if lines else 0.0, self._longest, self._crlf
+            lines=lines,
+            blank=int(self._histogram[0]),
+            median_length=middle,
+            mean_length=self._total / lines if lines else 0.0,
+            longest=self._longest,
+            ends=self._newlines + cr,
+            crlf=self._crlf,
+            cr=cr,
         )
 
     def _count(self, lengths: npt.NDArray[np.int64]) -> None:

@@ -171,8 +171,12 @@ def _choose_cadence(steps: int, tokens_per_step: int, validation_tokens: float) 
 def _explain(
     plan: ConfigValues, requested: ConfigValues, text: TextStatistics, machine: str, epochs: float, *, has_base: bool
 ) -> list[str]:
-    """A sentence each on the tokenizer, the splits, the model (unless it is that of a base), the steps and dropout."""
+    """Return a sentence each on the tokenizer, the splits, carriage returns (if there are any), the model (unless it is
+    that of a base), the steps and dropout.
+    """
     sentences = [text.tokenizer_reason, text.split_reason]
+    if text.has_carriage_returns:
+        sentences.append("It has carriage returns, which the model learns to write: save it with line feeds (LF).")
     if not has_base:
         n_layer = plan["model.n_layer"]
         model = f"{plural(n_layer, 'layer')} of width {plan['model.n_embd']}"

@@ -73,6 +73,8 @@ class TextStatistics:
     """A sentence on the tokenizer; before it, of examples, one on what is learned."""
     split_reason: str
     """A sentence on the validation split."""
+    has_carriage_returns: bool = False
+    """True if a character of the text is one: its lines do not end in line feeds alone."""
     is_exact: bool = True
     """False if the numbers of tokens are estimates."""
     examples: ExampleLengths | None = None
@@ -241,12 +243,6 @@ def _measure_files(
     characters, alphabet = counts.characters, counts.alphabet
     beginning = "\n".join(counts.beginning)
     values, tokenizer_reason = choose_tokenizer(beginning, characters, len(alphabet), has_gpu, fixed)
-    if "\r" in alphabet and "\n" in alphabet:
-        tokenizer_reason += (
-            " Its lines end in a carriage return, too, which it learns to write (sed 's/\\r$//' removes them)."
-        )
-    elif "\r" in alphabet:
-        tokenizer_reason += " Its lines end in a carriage return, and no newline (tr '\\r' '\\n' makes them newlines)."
     kind = fixed.get("tokenizer.kind", values["tokenizer.kind"])
     tokens: float = counts.size if kind == "byte" else characters
     if kind in SUBWORD_KINDS:
@@ -279,6 +275,7 @@ def _measure_files(
         values=values,
         tokenizer_reason=tokenizer_reason,
         split_reason=split_reason,
+        has_carriage_returns="\r" in alphabet,
         is_exact=kind not in SUBWORD_KINDS,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -187,7 +188,9 @@ def test_line_facts_equal_those_of_a_split_whatever_the_pieces(chunks: list[str]
         median_length=sizes[(len(sizes) - 1) // 2] if sizes else 0,
         mean_length=sum(sizes) / len(sizes) if sizes else 0.0,
         longest=max(sizes, default=0),
+        ends=len(re.findall("\r\n|\r|\n", text)),
         crlf=text.count("\r\n"),
+        cr=len(re.findall("\r(?!\n)", text)),
     )
     assert lengths.stats() == expected
 
@@ -390,6 +393,15 @@ def test_the_size_of_a_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert report.lines.crlf == 1530
 
 
+def test_a_carriage_return_and_a_newline_of_two_splits_are_two_line_ends() -> None:
+    lengths = LineLengths()
+    lengths.add(codes("ab\r"))
+    lengths.end_line()
+    lengths.add(codes("\ncd\n"))
+    stats = lengths.stats()
+    assert (stats.ends, stats.cr, stats.crlf, stats.lines, stats.blank) == (3, 1, 0, 3, 1)
+
+
 def test_a_text_without_line_ends_is_read_in_bounded_pieces() -> None:
     actual = look("abcdefghij klmnop " * 80_000)
     assert actual.lines.lines == 1
@@ -431,7 +443,8 @@ def test_a_sound_text_needs_no_mending_and_a_good_loss_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ab\r\n" * 60_000, "carriage return"),
+        ("ab\r\n" * 60_000, "60,000 of 60,000 line ends are a carriage return and newline"),
+        ("ab\r" * 60_000 + "ab\n" * 40, "60,000 of 60,040 line ends are a carriage return alone"),
         ("ab\ufffd" * 80_000, "could not decode"),
         ("ab\u200b" * 80_000, "cannot be seen"),
         ("abc\n" * 60_000 + "é", "hardly anything trains"),
