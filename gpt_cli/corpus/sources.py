@@ -4,7 +4,6 @@ Newlines are kept as they are. Text that is not in its encoding is refused with 
 """
 
 import glob
-import importlib
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from shlex import quote
 from typing import TypeVar, cast
 
 from gpt_cli.corpus import hub
+from gpt_cli.corpus.builtin import python_docs
 from gpt_cli.corpus.decoding import BinaryError
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
 from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, plain_text, rewindable, text_file
@@ -93,7 +93,7 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         pieces = rewindable(standard_input)
         return [plain_text("standard input", None, pieces, options)]
     if source == BUILTIN:
-        data = _python_docs().encode()
+        data = python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
     if scheme == "corpus":
         return [text_file(local_path(name), options)]
@@ -164,18 +164,6 @@ def refuse_overwriting(output: Path, sources: Iterable[str], option: str) -> Non
 
 def _is_artifact(folder: Path) -> bool:
     return _artifact_kind(os.listdir(folder)) not in (None, "token store")
-
-
-def _python_docs() -> str:
-    """The language reference that comes with every Python: about 465,000 characters of English."""
-    try:
-        topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
-    except ImportError as error:
-        raise UserError(
-            f"this Python was installed without its documentation topics, so there is no {BUILTIN}",
-            hint="give a text file of your own, or: gpt data get tiny-shakespeare",
-        ) from error
-    return "\n".join(topics[name] for name in sorted(topics))
 
 
 def _expand_path(path: Path, note: Notify) -> list[Path]:

@@ -19,8 +19,8 @@ def test_the_python_of_the_page_classifies(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [f'{{"text": "{word} {i}", "label": "{word}"}}' for i in range(8) for word in ("for", "import")]
-    Path("keywords.jsonl").write_text("\n".join(lines) + "\n")
-    small = ("model.n_layer=1", "model.n_embd=32", "train.steps=1", "train.batch_size=2")
+    Path("lines.jsonl").write_text("\n".join(lines) + "\n")
+    small = ("model.n_layer=1", "model.n_embd=32", "train.steps=1", "train.batch_size=2", "data.source=lines.jsonl")
     assert main(["train", "--config", str(ROOT / "configs" / "classify.yaml"), *small]) == 0
     (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
     capsys.readouterr()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def inspect(
     corpus: Annotated[
         list[str],
-        typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:python-docs.", show_default=False),
+        typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:NAME.", show_default=False),
     ],
     window: Annotated[
         int | None,

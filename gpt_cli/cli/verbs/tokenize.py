@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 def tokenize(
     corpus: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="CORPUS", help="Files, folders, globs, -, builtin:python-docs or hf:NAME.", show_default=False
-        ),
+        typer.Argument(metavar="CORPUS", help="Files, folders, globs, -, builtin:NAME or hf:NAME.", show_default=False),
     ] = None,
     kind: Annotated[
         TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned tokens. [default: char]")
