@@ -24,6 +24,7 @@ from gpt_cli.tokenizer.char import CharTokenizer, code_points
 from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
 from gpt_cli.tokenizer.loader import load_tokenizer
 from gpt_cli.tokenizer.pretokenizer import pre_tokenizer, split_chunks
+from gpt_cli.tokenizer.unspaced_text import bound_unspaced
 
 NEEDS_FILE = "tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names"
 BLOCK = 1 << 16  # characters; the unit of work of a core
@@ -121,7 +122,8 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    _wait_for(lambda: tokenizer.train_from_iterator(_trainer_chunks(texts, pattern), trainer))
+    words = bound_unspaced(_trainer_chunks(texts, pattern), pattern)
+    _wait_for(lambda: tokenizer.train_from_iterator(words, trainer))
     n_learned = tokenizer.get_vocab_size()
     if n_learned + 1 < vocab_size:
         raise RequestError(

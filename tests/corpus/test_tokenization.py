@@ -471,3 +471,16 @@ def test_the_memory_of_a_long_text_stays_inside_its_bound(tmp_path: Path) -> Non
             [sys.executable, "-m", "gpt_cli", "tokenize", str(tmp_path / "text.txt"), *kind, *options]
         )
         assert 0 < peak < 600 + 100 * processes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks of other processes are read from /proc")
+@pytest.mark.parametrize("width", [60, None])
+def test_the_memory_of_a_long_text_without_spaces_stays_inside_its_bound(width: int | None, tmp_path: Path) -> None:
+    order = np.random.default_rng(1)
+    bases = np.frombuffer(b"ACGT", dtype=np.uint8)[order.integers(0, 4, 60_000_000)]
+    rows = bases if width is None else np.pad(bases.reshape(-1, width), ((0, 0), (0, 1)), constant_values=10)
+    (tmp_path / "dna.txt").write_bytes(rows.tobytes())
+    options = ("--kind", "bpe", "--vocab-size", "300", "--processes", "1", "--out", str(tmp_path / "tokens"))
+    peak = peak_megabytes([sys.executable, "-m", "gpt_cli", "tokenize", str(tmp_path / "dna.txt"), *options])
+    assert 0 < peak < 1200
