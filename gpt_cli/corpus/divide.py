@@ -115,7 +115,7 @@ def learn_from_divided(
         return train_tokenizer((member.text for members in splits.values() for member in members), config)
     if config.vocab_size is None:
         characters = sum(len(member.text) for members in splits.values() for member in members)
-        vocab_size = choose_vocab_size("\n".join(training_texts())[:COUNTED], characters)
+        vocab_size = choose_vocab_size("\n".join(training_texts())[:COUNTED], characters, config.pattern or "gpt2")
         note(f"BPE with {vocab_size:,} ids suits {characters:,} characters; a longer text would get more")
         config = config.model_copy(update={"vocab_size": vocab_size})
     return train_tokenizer(training_texts(), config)

@@ -133,28 +133,38 @@ def tokenize_corpus(
     note: Notify,
     progress: StageProgress | None = None,
     processes: int | None = None,
+    by_text: bool = False,
 ) -> Tokenized:
     """Tokenize a text of any length into the token store `path`, atomically and in constant memory.
 
+    `by_text`: a BPE without `tokenizer.pattern` is learned with the one that suits the text, not gpt2.
     Raises as `prepare_corpus` and `new_store` do.
     """
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
+    if by_text:
+        pipeline = pipeline.with_chosen_pattern()
     trained = pipeline.train_tokenizer()
     with new_store(path, trained, replace=replace) as writer:
         return pipeline.encode_to_store(writer)
 
 
 def learn_tokenizer(
-    data: DataConfig, tokenizer: TokenizerConfig, *, note: Notify, progress: StageProgress | None = None
+    data: DataConfig,
+    tokenizer: TokenizerConfig,
+    *,
+    note: Notify,
+    progress: StageProgress | None = None,
+    by_text: bool = False,
 ) -> Tokenizer:
-    """The tokenizer of `prepare_corpus`. Raises as it does."""
+    """The tokenizer of `prepare_corpus`, or that of `tokenize_corpus` if `by_text`. Raises as they do."""
     if data.format == "labelled":
         return learn_from_labelled(divide_labelled(data, note)[0], tokenizer, note)
     if data.format != "text":
         return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
     if (path := find_store(data.source)) is not None:
         return open_matching_store(path, data, tokenizer).tokenizer
-    return TokenizePipeline.scan(data, tokenizer, note, progress).train_tokenizer()
+    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)
+    return (pipeline.with_chosen_pattern() if by_text else pipeline).train_tokenizer()
 
 
 def _corpus_in_memory(

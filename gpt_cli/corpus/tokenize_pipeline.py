@@ -8,7 +8,7 @@ import hashlib
 import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.safe_io import format_size
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.pretokenizer import SAMPLED, choose_pattern
 from gpt_cli.tokenizer.vocab_stats import Counts
 
 SHARE = 4 << 20  # bytes of text per encoding worker, at least
@@ -153,18 +154,32 @@ class TokenizePipeline:
         """The config with a vocabulary size, chosen by the length of the text if it has none."""
         if self.config.vocab_size is not None:
             return self.config
-        pieces: list[str] = []
-        characters_left = COUNTED
-        for piece in self._training_text("train"):
-            pieces.append(piece)
-            characters_left -= len(piece)
-            if characters_left <= 0:
-                break
-        vocab_size = choose_vocab_size("".join(pieces), self.stats.characters)
+        start = self._start_of_training(COUNTED)
+        vocab_size = choose_vocab_size(start, self.stats.characters, self.config.pattern or "gpt2")
         self.note(
             f"BPE with {vocab_size:,} ids suits {self.stats.characters:,} characters; a longer text would get more"
         )
         return self.config.model_copy(update={"vocab_size": vocab_size})
+
+    def with_chosen_pattern(self) -> "TokenizePipeline":
+        """This pipeline with the pattern that suits the text, where a BPE is to be learned and none is asked for."""
+        if self.config.kind != "bpe" or self.pretrained is not None or self.config.pattern is not None:
+            return self
+        pattern = choose_pattern(self._start_of_training(SAMPLED))
+        if pattern == "gpt2":
+            return self
+        self.note(f"split by {pattern}, which keeps combining marks with their letters (--pattern gpt2 cuts there)")
+        return replace(self, config=self.config.model_copy(update={"pattern": pattern}))
+
+    def _start_of_training(self, characters: int) -> str:
+        """The first `characters` of the text that a tokenizer is trained on, or a little more."""
+        pieces: list[str] = []
+        for piece in self._training_text("train"):
+            pieces.append(piece)
+            characters -= len(piece)
+            if characters <= 0:
+                break
+        return "".join(pieces)
 
     def encode_to_store(self, writer: StoreWriter) -> Tokenized:
         tokenized = self._encode(writer.tokenizer, writer.append)

@@ -8,9 +8,10 @@ import numpy as np
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.vocab_size import choose_vocab_size
 from gpt_cli.errors import RequestError
-from gpt_cli.literals import TokenizerKind
+from gpt_cli.literals import Pattern, TokenizerKind
 from gpt_cli.terminal.plural import plural
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+from gpt_cli.tokenizer.pretokenizer import choose_pattern
 from gpt_cli.tokenizer.trainer import NEEDS_FILE
 
 _MAX_CHAR_VOCAB = 512  # a larger alphabet is better encoded as bytes or BPE
@@ -44,8 +45,11 @@ def choose_tokenizer(
     if (tokenizer := existing_tokenizer(fixed)) is not None:
         tokens = f"{tokenizer.vocab_size:,} {tokenizer.kind} tokens"
         return {"tokenizer.kind": tokenizer.kind}, f"The {tokens} of {fixed['tokenizer.file']}: {size}."
+    pattern: Pattern = fixed.get("tokenizer.pattern") or "gpt2"
+    if "tokenizer.pattern" not in fixed and fixed.get("tokenizer.file") is None:
+        pattern = choose_pattern(beginning)
     learned_from = min(characters, fixed.get("tokenizer.train_bytes", characters))
-    vocab_size = choose_vocab_size(beginning[: learned_from * 9 // 10], learned_from)
+    vocab_size = choose_vocab_size(beginning[: learned_from * 9 // 10], learned_from, pattern)
     uses_alphabet = alphabet_size <= _MAX_CHAR_VOCAB and not reads_others  # else bytes or BPE
     kind = fixed.get("tokenizer.kind", _choose_kind(characters, uses_alphabet, vocab_size, has_gpu))
     if kind == "hf":
@@ -53,8 +57,12 @@ def choose_tokenizer(
     if kind != "bpe":
         return {"tokenizer.kind": kind}, f"One token per {'byte' if kind == 'byte' else 'character'}: {size}."
     values = {"tokenizer.kind": kind, "tokenizer.vocab_size": fixed.get("tokenizer.vocab_size") or vocab_size}
+    split = ""
+    if "tokenizer.pattern" not in fixed and pattern != "gpt2":
+        values["tokenizer.pattern"] = pattern
+        split = f" Split by {pattern}: its words have combining marks, at which tokenizer.pattern=gpt2 would cut."
     longer = "" if "tokenizer.vocab_size" in fixed else "; a longer one would get more"
-    return values, f"BPE with {values['tokenizer.vocab_size']:,} tokens: {size}{longer}."
+    return values, f"BPE with {values['tokenizer.vocab_size']:,} tokens: {size}{longer}.{split}"
 
 
 def estimate_bytes_per_token(beginning: str, plan: ConfigValues) -> float:

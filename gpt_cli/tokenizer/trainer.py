@@ -23,7 +23,7 @@ from gpt_cli.tokenizer.byte import ByteTokenizer
 from gpt_cli.tokenizer.char import CharTokenizer, code_points
 from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
 from gpt_cli.tokenizer.loader import load_tokenizer
-from gpt_cli.tokenizer.pretokenizer import pre_tokenizer, split_chunks
+from gpt_cli.tokenizer.pretokenizer import CUTS_MARKS, SAMPLED, has_many_marks, pre_tokenizer, split_chunks
 from gpt_cli.tokenizer.unspaced_text import bound_unspaced
 
 NEEDS_FILE = "tokenizer.kind hf is the tokenizer of an imported model, which tokenizer.file names"
@@ -122,17 +122,29 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
         initial_alphabet=ByteLevel.alphabet(),
         show_progress=False,
     )
-    words = bound_unspaced(_trainer_chunks(texts, pattern), pattern)
+    start: list[str] = []
+    words = bound_unspaced(_trainer_chunks(_keep_start(texts, start), pattern), pattern)
     _wait_for(lambda: tokenizer.train_from_iterator(words, trainer))
     n_learned = tokenizer.get_vocab_size()
     if n_learned + 1 < vocab_size:
+        hint = f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most"
+        if pattern in CUTS_MARKS and has_many_marks("".join(start)):
+            hint = f"--pattern o200k (tokenizer.pattern=o200k): {pattern} cuts its words at combining marks"
         raise RequestError(
-            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids",
-            hint=f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most, or let it learn"
-            " from more text",
+            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids", hint=hint
         )
     file = json.loads(tokenizer.to_str())
     return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": n_learned, "content": END_OF_TEXT}]}))
+
+
+def _keep_start(texts: Iterable[str], start: list[str]) -> Iterator[str]:
+    """Yield `texts`, and append the first `SAMPLED` characters of them to `start`."""
+    missing = SAMPLED
+    for text in texts:
+        if missing > 0:
+            start.append(text[:missing])
+            missing -= len(text)
+        yield text
 
 
 def _wait_for(work: Callable[[], None]) -> None:

@@ -47,7 +47,7 @@ def tokenize(
         ),
     ] = None,
     pattern: Annotated[
-        Pattern | None, typer.Option(help="How text is split before BPE merges. [default: gpt2]")
+        Pattern | None, typer.Option(help="How text is split before BPE merges. [default: by the text]")
     ] = None,
     tokenizer: Annotated[
         Path | None,
@@ -170,7 +170,7 @@ def _tokenizer(data: "DataConfig | None", config: "TokenizerConfig") -> "Tokeniz
     from gpt_cli.corpus.prepare import learn_tokenizer
 
     with interruptible_progress() as progress:
-        return learn_tokenizer(data, config, note=note, progress=progress)
+        return learn_tokenizer(data, config, note=note, progress=progress, by_text=True)
 
 
 def _config(
@@ -240,7 +240,7 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
     before = open_cached(out, lambda _: None)
     with interruptible_progress() as progress:
         tokenized = tokenize_corpus(
-            out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes
+            out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes, by_text=True
         )
     if before is not None and before.tokenizer.digest != tokenized.tokenizer.digest:
         note(f"{out} had other tokens, by another tokenizer: they are replaced, and runs on them cannot be resumed")
