@@ -137,12 +137,13 @@ def tokenize_corpus(
 ) -> Tokenized:
     """Tokenize a text of any length into the token store `path`, atomically and in constant memory.
 
-    `by_text`: a BPE without `tokenizer.pattern` is learned with the one that suits the text, not gpt2.
+    `by_text`: a BPE without `tokenizer.pattern` is learned with the one that suits the text, not gpt2, and has fewer
+    ids than are asked for where the text supports no more.
     Raises as `prepare_corpus` and `new_store` do.
     """
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, processes)
     if by_text:
-        pipeline = pipeline.with_chosen_pattern()
+        pipeline = pipeline.adapted()
     trained = pipeline.train_tokenizer()
     with new_store(path, trained, replace=replace) as writer:
         return pipeline.encode_to_store(writer)
@@ -164,7 +165,7 @@ def learn_tokenizer(
     if (path := find_store(data.source)) is not None:
         return open_matching_store(path, data, tokenizer).tokenizer
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)
-    return (pipeline.with_chosen_pattern() if by_text else pipeline).train_tokenizer()
+    return (pipeline.adapted() if by_text else pipeline).train_tokenizer()
 
 
 def _corpus_in_memory(

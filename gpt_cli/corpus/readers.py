@@ -63,7 +63,7 @@ def text_file(path: Path, options: ReaderOptions, *, is_project: bool = False) -
     """
     suffix = inner_suffix(path)
     if options.documents is None and suffix == ".parquet":
-        return _file_of_records(path, options, lambda keys, note: read_parquet(path, keys))
+        return records_file(str(path), options, lambda keys, note: read_parquet(path, keys))
     with translate_os_errors("read", path):
         status = path.stat()
     size: int | None = status.st_size
@@ -75,13 +75,13 @@ def text_file(path: Path, options: ReaderOptions, *, is_project: bool = False) -
         pieces, size = (lambda: read_again()), None
     match suffix if options.documents is None else "":
         case ".jsonl":
-            return _file_of_records(path, options, partial(_read_json, str(path), pieces))
+            return records_file(str(path), options, partial(_read_json, str(path), pieces))
         case ".json" if options.rules > 1 and not is_project and _holds_records(pieces()):
-            return _file_of_records(path, options, partial(_read_json, str(path), pieces))
+            return records_file(str(path), options, partial(_read_json, str(path), pieces))
         case ".csv":
-            return _file_of_records(path, options, partial(_read_table, path, pieces, options))
+            return records_file(str(path), options, partial(_read_table, path, pieces, options))
         case ".tsv" if options.rules > 1 and not is_project:
-            return _file_of_records(path, options, partial(_read_table, path, pieces, options))
+            return records_file(str(path), options, partial(_read_table, path, pieces, options))
         case ".ipynb" if options.rules > 1:
             return TextFile(str(path), None, partial(_read_notebook, str(path), pieces))
     return plain_text(str(path), size, pieces, options)
@@ -104,11 +104,10 @@ def plain_text(name: str, size: int | None, pieces: Callable[[], Iterable[bytes]
     return TextFile(name, size, read)
 
 
-def _file_of_records(path: Path, options: ReaderOptions, records: Records) -> TextFile:
+def records_file(name: str, options: ReaderOptions, records: Records) -> TextFile:
+    """A file of records, which holds a document under `options.text_key` of each."""
     key = options.text_key
-    return TextFile(
-        str(path), None, lambda note: read_texts(records([key], note), str(path), key, note), records=records
-    )
+    return TextFile(name, None, lambda note: read_texts(records([key], note), name, key, note), records)
 
 
 def inner_suffix(path: Path) -> str:

@@ -7,7 +7,7 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
@@ -16,11 +16,19 @@ from shlex import quote
 from typing import TypeVar, cast
 
 from gpt_cli.corpus import hub
-from gpt_cli.corpus.builtin import python_docs
+from gpt_cli.corpus.builtin import python_docs, python_keywords
 from gpt_cli.corpus.decoding import BinaryError
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
-from gpt_cli.corpus.readers import ReaderOptions, TextFile, inner_suffix, plain_text, rewindable, text_file
-from gpt_cli.corpus.records import Stream
+from gpt_cli.corpus.readers import (
+    ReaderOptions,
+    TextFile,
+    inner_suffix,
+    plain_text,
+    records_file,
+    rewindable,
+    text_file,
+)
+from gpt_cli.corpus.records import Record, Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.safe_io import CHUNK, similar_path, translate_os_errors
@@ -28,6 +36,7 @@ from gpt_cli.terminal.plural import plural
 
 _T = TypeVar("_T")
 BUILTIN = "builtin:python-docs"
+KEYWORDS = "builtin:python-keywords"
 _NOT_TEXT = frozenset(
     [
         *(".7z", ".jar", ".rar", ".tar", ".tgz", ".whl", ".zip"),  # archives
@@ -80,8 +89,8 @@ def read_documents(
 def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFile]:
     """The files that a source names, in order.
 
-    A source is `-` (standard input), `builtin:python-docs`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from
-    the network), a file (also .gz, .bz2, .xz, .zst; see `text_file`), a folder (all its text files, sorted), or a glob.
+    A source is `-` (standard input), `builtin:NAME`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from the
+    network), a file (also .gz, .bz2, .xz, .zst; see `text_file`), a folder (all its text files, sorted), or a glob.
     `note` is called for files that are skipped.
 
     Raises RequestError for a source that does not exist, and UserError for a folder without text.
@@ -92,6 +101,8 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     if source == "-":
         pieces = rewindable(standard_input)
         return [plain_text("standard input", None, pieces, options)]
+    if source == KEYWORDS:
+        return [records_file(KEYWORDS, options, _keyword_records)]
     if source == BUILTIN:
         data = python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
@@ -100,13 +111,18 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     if scheme == "hf":
         return [text_file(path, options) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
-        raise RequestError(f"there is no built-in corpus '{name}'", hint=f"the built-in corpus is {BUILTIN}")
+        raise RequestError(f"there is no built-in corpus '{name}'", hint=f"there are {BUILTIN} and {KEYWORDS}")
     path = find_path(source)
     paths = _expand_path(path, note)
     # Beside others they belong to a project, and one of them may be a list of anything.
     is_project = any(inner_suffix(one) not in (".json", ".tsv") for one in paths)
     files = [text_file(one, options, is_project=is_project) for one in paths]
     return [replace(file, read=partial(_read_of_folder, path, file)) for file in files] if path.is_dir() else files
+
+
+def _keyword_records(_keys: Collection[str], _note: Notify) -> Iterator[Record]:
+    for number, (text, label) in enumerate(python_keywords(), 1):
+        yield Record(f"{KEYWORDS}:{number}", {"text": text, "label": label})
 
 
 def _read_of_folder(folder: Path, file: TextFile, note: Notify) -> Iterator[Stream]:
@@ -202,8 +218,8 @@ def _hint_if_no_path(path: Path) -> str | None:
     if match := re.match(r"(https?):/+(.+)", name):
         file, address = quote(path.name.partition("?")[0] or "text"), quote(f"{match[1]}://{match[2]}")
         return f"nothing is downloaded unasked: curl -Lo {file} {address}, then give {file}"
-    if f"builtin:{name}" == BUILTIN:
-        return f"did you mean {BUILTIN}?"
+    if f"builtin:{name}" in (BUILTIN, KEYWORDS):
+        return f"did you mean builtin:{name}?"
     if name in {corpus.name for corpus in CORPORA}:
         return f"it is a known text: gpt data get {name}, then give corpus:{name}"
     return None

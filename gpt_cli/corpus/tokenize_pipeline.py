@@ -81,6 +81,8 @@ class TokenizePipeline:
     note: Notify
     progress: StageProgress
     processes: int
+    may_adapt: bool = False
+    """True if a BPE may have fewer ids than are asked for, where the text supports no more."""
 
     @classmethod
     def scan(
@@ -142,7 +144,12 @@ class TokenizePipeline:
                         f"the vocabulary is learned from about {format_size(read)} of the text,"
                         f" spread evenly over its training part of about {format_size(round(read / share))}"
                     )
-                return train_tokenizer(self._training_text("train"), self._with_vocab_size())
+                config = self._with_vocab_size()
+                tokenizer = train_tokenizer(self._training_text("train"), config, at_most=self.may_adapt)
+                if config.vocab_size is not None and tokenizer.vocab_size < config.vocab_size:
+                    size, asked = tokenizer.vocab_size, config.vocab_size
+                    self.note(f"the text supports {size:,} ids, fewer than the {asked:,} that were asked for")
+                return tokenizer
 
     @property
     def _sampled_share(self) -> float:
@@ -161,15 +168,16 @@ class TokenizePipeline:
         )
         return self.config.model_copy(update={"vocab_size": vocab_size})
 
-    def with_chosen_pattern(self) -> "TokenizePipeline":
-        """This pipeline with the pattern that suits the text, where a BPE is to be learned and none is asked for."""
-        if self.config.kind != "bpe" or self.pretrained is not None or self.config.pattern is not None:
-            return self
-        pattern = choose_pattern(self._start_of_training(SAMPLED))
-        if pattern == "gpt2":
-            return self
-        self.note(f"split by {pattern}, which keeps combining marks with their letters (--pattern gpt2 cuts there)")
-        return replace(self, config=self.config.model_copy(update={"pattern": pattern}))
+    def adapted(self) -> "TokenizePipeline":
+        """This pipeline with a BPE that adapts to the text: its pattern, where none is asked for, and its size."""
+        pattern = self.config.pattern
+        if self.config.kind == "bpe" and self.pretrained is None and pattern is None:
+            pattern = choose_pattern(self._start_of_training(SAMPLED))
+            if pattern == "gpt2":
+                pattern = None
+            else:
+                self.note(f"split by {pattern}, which keeps combining marks with letters (--pattern gpt2 cuts there)")
+        return replace(self, config=self.config.model_copy(update={"pattern": pattern}), may_adapt=True)
 
     def _start_of_training(self, characters: int) -> str:
         """The first `characters` of the text that a tokenizer is trained on, or a little more."""

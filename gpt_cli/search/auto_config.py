@@ -128,6 +128,8 @@ def _choose_model(text: TextStatistics, has_gpu: bool, fixed: ConfigValues) -> d
         context_length = min(max(16, _power_of_two(examples.longest)), limit)
         rows = batch_size * longest / min(examples.mean, fixed.get("model.context_length", context_length))
         batch_size = min(max(1, round(2 ** round(math.log2(rows)))), 128 if has_gpu else 64)
+        while batch_size > max(1, len(examples.training) // 2):  # a step of all examples learns them by heart
+            batch_size //= 2
     return {
         "model.n_layer": n_layer,
         "model.n_head": n_head,

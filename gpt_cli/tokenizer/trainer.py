@@ -32,11 +32,11 @@ _COUNT_BLOCK = 1 << 24  # characters counted at once, to bound the memory
 _LONG_WORD = 1000  # characters
 
 
-def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, at_most: bool = False) -> Tokenizer:
     """The tokenizer of `config`: trained on `texts`, or read from `config.file`.
 
-    Deterministic on every machine. Raises RequestError if the texts do not support the vocabulary size or the file does
-    not match the config, UserError if there is no text.
+    Deterministic on every machine. Raises RequestError if the texts do not support the vocabulary size, unless that is
+    the one of a BPE `at_most`, or the file does not match the config, UserError if there is no text.
     """
     if config.file is not None:
         return _load(Path(config.file), config)
@@ -51,7 +51,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             assert config.vocab_size is not None  # the caller has chosen it
             if config.allow_special:  # the special token needs no merges
                 texts = (part for text in texts for part in text.split(END_OF_TEXT))
-            return _train_bpe(texts, config.vocab_size, config.pattern or "gpt2")
+            return _train_bpe(texts, config.vocab_size, config.pattern or "gpt2", at_most)
 
 
 def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
@@ -109,7 +109,7 @@ def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
     return CharTokenizer("".join(map(chr, frequent)), has_unknown=config.unknown == "token")
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETokenizer:
+def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern, at_most: bool) -> BPETokenizer:
     """The 256 bytes, then merges of the most frequent pair (ties: lower ids), then `<|endoftext|>`.
 
     A pair must occur at least twice.
@@ -126,7 +126,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern) -> BPETo
     words = bound_unspaced(_trainer_chunks(_keep_start(texts, start), pattern), pattern)
     _wait_for(lambda: tokenizer.train_from_iterator(words, trainer))
     n_learned = tokenizer.get_vocab_size()
-    if n_learned + 1 < vocab_size:
+    if n_learned + 1 < vocab_size and not at_most:
         hint = f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most"
         if pattern in CUTS_MARKS and has_many_marks("".join(start)):
             hint = f"--pattern o200k (tokenizer.pattern=o200k): {pattern} cuts its words at combining marks"
