@@ -114,7 +114,7 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
     if data.split != "characters" and by_override and look_up(document.values, split) == "characters":
         of = f"data.format {data.format}" if data.format != "text" else f"data.documents {data.documents}"
         raise RequestError(
-            f"data.split characters is for whole texts: {of} is split by documents",
+            f"data.split characters is for texts: {of} is split by documents",
             where=str(document.location(split)),
             hint="leave it out: an example is never cut in two",
         )

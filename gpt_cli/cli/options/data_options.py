@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.literals import SplitBy
+from gpt_cli.literals import DocumentUnit, SplitBy
 from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ TestFractionOption = Annotated[float, typer.Option(help="The part after it, for 
 SplitOption = Annotated[SplitBy, typer.Option(help="What is never divided between the splits.")]
 ValSourceOption = Annotated[
     list[str] | None, typer.Option(metavar="TEXT", help="A text to validate on instead; may be repeated.")
+]
+DocumentsOption = Annotated[
+    DocumentUnit | None, typer.Option(help="Read plain text as documents of this kind. [default: by the suffix]")
 ]
 EncodingOption = Annotated[str, typer.Option(help="Of the text files.")]
 TextKeyOption = Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")]

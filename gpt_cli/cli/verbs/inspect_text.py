@@ -8,6 +8,7 @@ import typer
 from gpt_cli.cli.options.data_options import (
     TEXT_KEY,
     VAL_FRACTION,
+    DocumentsOption,
     EncodingOption,
     SplitOption,
     TestFractionOption,
@@ -36,6 +37,7 @@ def inspect(
     test_fraction: TestFractionOption = 0.0,
     split: SplitOption = "characters",
     val_source: ValSourceOption = None,
+    documents: DocumentsOption = None,
     encoding: EncodingOption = "utf-8",
     text_key: TextKeyOption = TEXT_KEY,
     json: JsonOption = False,
@@ -56,6 +58,7 @@ def inspect(
         "test_fraction": test_fraction,
         "split": split,
         "val_source": val_source,
+        "documents": documents,
         "encoding": encoding,
         "text_key": text_key,
     }

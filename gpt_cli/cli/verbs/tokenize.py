@@ -9,6 +9,7 @@ import typer
 
 from gpt_cli.cli.interruptible import Interrupted, interruptible_progress
 from gpt_cli.cli.options.data_options import (
+    DocumentsOption,
     EncodingOption,
     SplitOption,
     TestFractionOption,
@@ -79,6 +80,7 @@ def tokenize(
         list[int] | None,
         typer.Option(min=1, max=INT32_MAX, help="Repeats of each CORPUS in the training split, one for each."),
     ] = None,
+    documents: DocumentsOption = None,
     encoding: EncodingOption = "utf-8",
     text_key: TextKeyOption = "text",
     processes: Annotated[
@@ -122,6 +124,7 @@ def tokenize(
         data = data_config(
             corpus,
             weights=weight,
+            documents=documents,
             encoding=encoding,
             text_key=text_key,
             split=split,
