@@ -21,7 +21,7 @@ DataFormat = Literal["text", "pairs", "chat", "labelled"]
 """Kind of what a source holds: text, prompts with their completions, conversations, or texts with a label each."""
 
 DocumentUnit = Literal["file", "lines", "paragraphs"]
-"""What a document of plain text is."""
+"""Unit of plain text that is a document."""
 
 SplitBy = Literal["characters", "documents", "files"]
 """Unit that is never divided between training, validation and test."""

@@ -94,7 +94,7 @@ class DataConfig(ConfigSection):
     def _divide_by_examples(cls, values: Any) -> Any:
         """Pairs, chats, lines and paragraphs are never cut in two."""
         if not isinstance(values, Mapping) or values.get("format") not in ("pairs", "chat", "labelled"):
-            if isinstance(values, Mapping) and values.get("documents") in ("lines", "paragraphs"):
+            if isinstance(values, Mapping) and values.get("documents") in ("lines", "paragraphs"):  # of a text
                 by_default = values.get("split", "characters") == "characters"
                 return {**values, "split": "documents"} if by_default else values
             # Runs made when this was the default have it written down, also those of text.
@@ -112,8 +112,6 @@ class DataConfig(ConfigSection):
             raise ValueError(f"data.text_key is for texts: data.format {self.format} is read by {keys[self.format]}")
         if self.format == "pairs" and self.completion_key in self.prompt_keys:
             raise ValueError(f"data.prompt_key and data.completion_key are both {self.completion_key!r}")
-        if self.documents is not None and self.format != "text":
-            raise ValueError(f"data.documents is for texts: data.format {self.format} is read by records")
         if self.format == "labelled" and self.text_key == self.label_key:
             raise ValueError(f"data.text_key and data.label_key are both {self.text_key!r}")
         if self.val_source is None and self.val_fraction + self.test_fraction >= 1:

@@ -124,7 +124,8 @@ def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
     A sample of lines is one line.
     """
     data, sample = given_values(values.get("data", {})), given_values(values.get("sample", {}))
-    if data.get("documents") == "lines" and isinstance(values.get("sample", {}), Mapping | BaseModel):
+    is_lines = (data.get("format", "text"), data.get("documents")) == ("text", "lines")
+    if is_lines and isinstance(values.get("sample", {}), Mapping | BaseModel):
         return {**values, "sample": {**sample, "stop": sample.get("stop") or ["\n"]}}
     prompt_end, completion_end = data.get("prompt_end", "\x02"), data.get("completion_end", "\x03")
     if data.get("format") not in ("pairs", "chat") or not (

@@ -39,8 +39,9 @@ class ReaderOptions:
 
     @classmethod
     def of(cls, data: DataConfig) -> Self:
-        """Those of a config."""
-        return cls(data.encoding, data.text_key, data.documents, data.rules)
+        """Return the options of a config."""
+        documents = data.documents if data.format in ("text", "labelled") else None
+        return cls(data.encoding, data.text_key, documents, data.rules)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def text_file(path: Path, options: ReaderOptions, *, is_project: bool = False) -
             return records_file(str(path), options, partial(_read_json, str(path), pieces))
         case ".csv":
             return records_file(str(path), options, partial(_read_table, path, pieces, options))
-        case ".tsv" if options.rules > 1 and not is_project:
+        case ".tsv" if options.rules > 1 and not is_project and _has_columns(pieces()):
             return records_file(str(path), options, partial(_read_table, path, pieces, options))
         case ".ipynb" if options.rules > 1:
             return TextFile(str(path), None, partial(_read_notebook, str(path), pieces))
@@ -114,6 +115,11 @@ def inner_suffix(path: Path) -> str:
     """The suffix without that of a compression: `.jsonl` for `stories.jsonl.gz`, and for its other name, `.ndjson`."""
     suffix = (Path(path.stem) if is_compressed(path) else path).suffix.lower()
     return ".jsonl" if suffix == ".ndjson" else suffix
+
+
+def _has_columns(pieces: Iterable[bytes]) -> bool:
+    """True for a table whose first row has several columns, separated by tabs."""
+    return b"\t" in next(iter(pieces), b"").lstrip().partition(b"\n")[0]
 
 
 def _holds_records(pieces: Iterable[bytes]) -> bool:

@@ -117,6 +117,8 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     # Beside others they belong to a project, and one of them may be a list of anything.
     is_project = any(inner_suffix(one) not in (".json", ".tsv") for one in paths)
     files = [text_file(one, options, is_project=is_project) for one in paths]
+    if not is_project and options.documents is None and (plain := [one for one in files if one.records is None]):
+        note(f"{plain[0].name} is read as plain text, marks and all")
     return [replace(file, read=partial(_read_of_folder, path, file)) for file in files] if path.is_dir() else files
 
 

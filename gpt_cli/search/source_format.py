@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpt_cli.config import parse_config, to_yaml_scalar
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
-from gpt_cli.corpus.layout import choose_keys, describe_keys, first_record
+from gpt_cli.corpus.detect import choose_keys, describe_keys, first_record
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.corpus_text import CorpusText
-from gpt_cli.corpus.layout import propose_lines
+from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import Fingerprint, StageProgress
 from gpt_cli.corpus.split import SPLITS, assign_by_hash

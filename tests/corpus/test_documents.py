@@ -1,4 +1,4 @@
-"""What a document is: a file, a line or a paragraph of plain text; pairs without prompts."""
+"""Documents of plain text: files, lines and paragraphs; pairs without prompts."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import load_config, parse_config
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.corpus_text import CorpusText
-from gpt_cli.corpus.layout import propose_lines
+from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import RequestError
 

@@ -147,3 +147,13 @@ def test_the_vocabulary_size_counts_words_as_the_pattern_splits_them() -> None:
     start = " ".join(words * 2)
     assert choose_vocab_size(start, 1000, "o200k") == 257 + 15  # the first word has no space before it once
     assert choose_vocab_size(start, 1000, "gpt2") < 257 + 16
+
+
+def test_gpt_tokenize_makes_as_many_ids_as_the_text_supports_and_says_so(
+    hindi: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = hindi.parent / "tokens"
+    done = in_process(capsys)("tokenize", str(hindi), "--kind", "bpe", "--vocab-size", "9000", "--out", str(out))
+    size = load_tokenizer(out / "tokenizer.json").vocab_size
+    assert size < 9000
+    assert f"the text supports {size:,} ids, fewer than the 9,000 that were asked for" in done.stderr

@@ -120,9 +120,9 @@ def test_what_holds_no_pairs_for_this_run_is_refused_with_what_it_reads(run, tmp
     ends = write_pairs(tmp_path / "ends.jsonl", [("say", "a\x03b")])
     renamed_keys = write_pairs(tmp_path / "others.jsonl", PAIRS, ("question", "answer"))
     for text, code, words in (
-        (renamed_keys, 1, "this run reads 'prompt' and 'completion': name them so in a copy"),
-        (chat, 1, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
-        (folder, 2, "this run learned pairs, and reads files with 'prompt' and 'completion'"),
+        (renamed_keys, 1, "this run learned pairs, and reads records with 'prompt' and 'completion'"),
+        (chat, 1, "this run learned pairs, and reads records with 'prompt' and 'completion'"),
+        (folder, 2, "this run learned pairs, and reads records with 'prompt' and 'completion'"),
         (empty, 1, "empty.jsonl has no examples"),
         (ends, 1, "leave such examples out"),
         (tmp_path / "absent.jsonl", 2, "does not exist"),

@@ -145,11 +145,11 @@ def test_the_plan_counts_the_examples_that_are_trained_on(tmp_path: Path, data_f
 def test_long_examples_have_few_rows_and_short_ones_many(tmp_path: Path) -> None:
     sizes = {}
     for words in (1, 30, 1000, 10_000):
-        rows = rows_of("pairs", [("sea " * words, "sun " * words)] * 30)
+        rows = rows_of("pairs", [("sea " * words, "sun " * words)] * (300 if words == 1 else 30))
         config, _ = fit(write(tmp_path / "x.jsonl", rows))
         sizes[words] = config.model.context_length, config.train.batch_size
     assert sizes == {1: (16, 64), 30: (256, 8), 1000: (8192, 1), 10_000: (8192, 1)}
-    rows = rows_of("pairs", [("sea ", "sun ")] * 29 + [("sea " * 1000, "sun")])
+    rows = rows_of("pairs", [("sea ", "sun ")] * 39 + [("sea " * 1000, "sun")])
     config, _ = fit(write(tmp_path / "x.jsonl", rows))
     assert (config.model.context_length, config.train.batch_size) == (1024, 16)
     config, _ = fit(write(tmp_path / "x.jsonl", rows), model__context_length=100_000)

@@ -21,6 +21,7 @@ CONDITIONS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (("data.messages_key",), "data.format", ("chat",)),
     (("data.prompt_end", "data.completion_end", "data.loss_on"), "data.format", ("pairs", "chat")),
     (("data.too_long",), "data.format", ("pairs", "chat", "labelled")),
+    (("data.documents",), "data.format", ("text", "labelled")),
     (("tokenizer.pattern", "tokenizer.train_bytes"), "tokenizer.kind", ("bpe",)),
     (("tokenizer.allow_special",), "tokenizer.kind", ("bpe", "hf")),
     (

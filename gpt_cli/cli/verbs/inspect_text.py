@@ -68,7 +68,7 @@ def inspect(
     from gpt_cli.analysis.advice import advise
     from gpt_cli.analysis.scanner import inspect_text
     from gpt_cli.analysis.split_text import SplitText
-    from gpt_cli.corpus.layout import propose_lines
+    from gpt_cli.corpus.detect import propose_lines
     from gpt_cli.report.text_report_view import render_inspection
     from gpt_cli.terminal.progress import stage_progress
 

@@ -1,4 +1,4 @@
-"""What the beginning of a source shows: the keys under which records hold a text, a pair, a chat or a label; lines."""
+"""Choose the reading of a source by its beginning: the keys of texts, pairs, chats or labels, or lines as documents."""
 
 from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
