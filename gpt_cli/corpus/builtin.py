@@ -65,8 +65,8 @@ def _library_lines() -> dict[str, list[str]]:
         if _NOT_LIBRARY.isdisjoint(path.relative_to(library).parts):
             try:
                 statements = list(_statements(path.read_text(encoding="utf-8")))
-            except (SyntaxError, UnicodeDecodeError, tokenize.TokenError):
-                continue  # meant to be wrong
+            except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
+                continue  # meant to be wrong, or a link to nothing
             for keyword, rest in statements:
                 if len(rest) >= _SHORTEST:
                     found[keyword].add(rest)

@@ -41,9 +41,10 @@ def first_record(sources: Iterable[str], options: ReaderOptions) -> Record | Non
         for file in find_files(source, options, lambda _: None):
             if file.records is None:
                 continue
-            records = list(islice(file.records((), lambda _: None), _COMPARED))
-            contexts = {key: record.values[key] for record in records for key in _CONTEXTS if key in record.values}
-            return Record(records[0].where, {**contexts, **records[0].values}) if records else None
+            records = islice(file.records((), lambda _: None), _COMPARED)
+            if (first := next(records, None)) is not None:
+                contexts = {key for record in records for key in _CONTEXTS if key in record.values}
+                return Record(first.where, {**dict.fromkeys(contexts, ""), **first.values})
     return None
 
 
@@ -52,23 +53,29 @@ def choose_keys(record: Record, requested: ConfigValues) -> dict[str, Any]:
 
     What is `requested` decides on the format, and stays. Empty where no key is known to hold a text.
     """
+    values = {name: value for name, value in record.values.items() if _can_be_named(name)}
     asked = requested.get("data.format", "labelled" if requested.get("task.kind") == "classes" else None)
     if asked is None:
         asked = next((form for form, keys in _OF_FORMAT.items() if keys & requested.keys()), None)
     if asked is None:
-        has_text = isinstance(record.values.get("text"), str) and not _is_instruction(record)
+        has_text = isinstance(values.get("text"), str) and not _is_instruction(values)
         forms = ("chat",) if has_text else ("chat", "pairs", "text")
-        return next((keys for form in forms if (keys := _KEYS_OF[form](record.values))), {})
-    found = _KEYS_OF[asked](record.values)
+        return next((keys for form in forms if (keys := _KEYS_OF[form](values))), {})
+    found = _KEYS_OF[asked](values)
     if asked == "pairs" and _OF_FORMAT["pairs"] & requested.keys():
         found = {"data.format": "pairs"}  # one of the two says nothing of the other
     format_keys = {} if asked == "text" else {"data.format": asked}
     return {key: value for key, value in found.items() if key not in requested} | format_keys
 
 
-def _is_instruction(record: Record) -> bool:
+def _can_be_named(key: str) -> bool:
+    """True for a key that a config can hold."""
+    return key != "" and not any("\ud800" <= character < "\ue000" for character in key)
+
+
+def _is_instruction(values: Mapping[str, Any]) -> bool:
     """True for a record as in Alpaca and Dolly, which may have the pair as one text besides."""
-    return "instruction" in record.values and any(name in record.values for name in _COMPLETIONS)
+    return "instruction" in values and any(name in values for name in _COMPLETIONS)
 
 
 def _chat_keys(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,9 +109,9 @@ def _pair_keys(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    texts = [name for name, value in values.items() if isinstance(value, str)]
+    texts = [name for name, value in values.items() if isinstance(value, str) and name not in _LABELS]
     key = next((name for name in _TEXTS if name in texts), None)
-    if key is None:
+    if key is None and _TEXTS[0] not in values:
         sentences = texts if len(texts) == 1 else [name for name in texts if len(values[name].split()) > 1]
         key = sentences[0] if len(sentences) == 1 else None
     return {} if key is None else {"data.text_key": key}

@@ -5,6 +5,7 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,16 @@ from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.compression import expand, is_compressed
 from gpt_cli.corpus.decoding import EncodingError, decode, decode_utf8
 from gpt_cli.corpus.parquet import read_parquet
-from gpt_cli.corpus.records import LONGEST_RECORD, Record, Stream, iter_lines, read_json, read_rows, read_texts
+from gpt_cli.corpus.records import (
+    LONGEST_RECORD,
+    Record,
+    Stream,
+    encode_text,
+    iter_lines,
+    read_json,
+    read_texts,
+)
+from gpt_cli.corpus.tables import read_rows
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
 from gpt_cli.literals import DocumentUnit
@@ -124,14 +134,18 @@ def _has_columns(pieces: Iterable[bytes]) -> bool:
 
 def _holds_records(pieces: Iterable[bytes]) -> bool:
     """True for JSON that is a list, or objects that follow each other; one object is a text, such as settings."""
-    head = next(iter(pieces), b"").decode(errors="replace").removeprefix("\ufeff").lstrip()
-    if not head.startswith("{"):
-        return head.startswith("[")
-    try:
-        _, end = json.JSONDecoder().raw_decode(head)
-    except (ValueError, RecursionError):
-        return False
-    return head[end:].lstrip().startswith("{")
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        head = data.decode(errors="replace").removeprefix("\ufeff").lstrip()
+        if not head.startswith("{"):
+            return head.startswith("[")
+        with suppress(ValueError, RecursionError):
+            _, end = json.JSONDecoder().raw_decode(head)
+            return head[end:].lstrip().startswith("{")
+        if len(data) > LONGEST_RECORD:
+            break
+    return False
 
 
 def rewindable(read: Callable[[], Iterable[bytes]]) -> Callable[[], Iterator[bytes]]:
@@ -186,7 +200,7 @@ def _read_notebook(name: str, pieces: Callable[[], Iterable[bytes]], note: Notif
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{name} is no Jupyter notebook: it has no list of cells with a source") from error
     if text := "\n\n".join(text.strip("\n") for text in texts if text.strip()):
-        yield name, [f"{text}\n".encode()]
+        yield name, [encode_text(f"{text}\n", name)]
 
 
 def _read_paragraphs(name: str, text: Iterable[bytes]) -> Iterator[Stream]:

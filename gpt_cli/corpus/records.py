@@ -1,12 +1,11 @@
-"""Records of JSON and of delimited tables, read one at a time; the memory for one record is bounded."""
+"""Records, read one at a time, and those of JSON; the memory for one is bounded."""
 
-import csv
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files.safe_io import CHUNK, format_size
@@ -17,13 +16,12 @@ Stream = tuple[str, Iterable[bytes]]
 LONGEST_RECORD = 16 << 20  # bytes of a JSON value or a table's value, characters of a row: it is held in memory
 MAX_EMPTY_RECORDS = 5_000_000  # records without text, one after the other
 MAX_STRUCTURE = 4 << 20  # bytes of a JSON value outside its strings: an empty list of 3 bytes takes 80
-MAX_DELIMITERS = 1 << 20  # of a row: a field of a byte takes 80
 _STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)'  # or the beginning of one, at the end
 _RECORD_KEYS: Mapping[type, str] = {dict: "", str: "text", list: "messages"}
 """The types of a record; the key of what is no object."""
 _BETWEEN = re.compile(r"[\s,]*")  # values that follow each other
 _HEAD = 1 << 20  # bytes at the beginning of a file by which its form is known
-_ONLY_RETURNS = "its lines end in a carriage return alone"
+ONLY_RETURNS = "its lines end in a carriage return alone"
 _LISTED = 200  # characters of the keys in a message
 
 
@@ -111,7 +109,7 @@ def read_json(name: str, pieces: Iterable[bytes], keys: Collection[str], note: N
     head, pieces = _peek(pieces)
     is_lines = _begins_with_line(head)
     if b"\r" in head and b"\n" not in head:
-        note(f"{name}: {_ONLY_RETURNS}")
+        note(f"{name}: {ONLY_RETURNS}")
     values = _read_lines(name, pieces) if is_lines else _read_values(name, (piece.decode() for piece in pieces))
     kind: type | None = None  # of the first record
     for location, value, text in values:
@@ -202,6 +200,7 @@ def _read_values(name: str, pieces: Iterator[str]) -> Iterator[tuple[str, Any, s
     """Yield (location, value, its JSON) for the values of a JSON list, or for values that follow each other."""
     decoder = json.JSONDecoder()
     buffer, position, line = "", 0, 1
+    number = last = 0  # of the values read, and the line of the last one
     is_list, is_first = False, True
     while True:
         end = _BETWEEN.match(buffer, position).end()  # type: ignore[union-attr]  # it matches nothing, too
@@ -219,20 +218,20 @@ def _read_values(name: str, pieces: Iterator[str]) -> Iterator[tuple[str, Any, s
         if is_list and buffer[position] == "]":
             is_list, position = False, position + 1
             continue
-        location = f"{name}:{line}"
+        location = f"{name}:{line}" if line > last else f"{name}:{line}, record {number + 1}"
         try:
-            if len(buffer) - position > 2 * CHUNK:  # it holds a value that is longer than the first CHUNK
-                _check_structure(buffer[position:], location)
             value, end = decoder.raw_decode(buffer, position)
         except (ValueError, RecursionError) as error:
-            rest = buffer[position:]
-            if (more := _read_characters(pieces, max(len(rest), CHUNK))) and not isinstance(error, RecursionError):
+            rest = buffer[position:]  # all of it is of this value
+            _check_structure(rest, location)
+            if (more := _read_characters(pieces, max(len(rest) // 4, CHUNK))) and not isinstance(error, RecursionError):
                 if len(rest) > LONGEST_RECORD:
                     raise _too_long_error("record", location) from error
                 buffer, position = rest + more, 0
                 continue
             raise UserError(f"this is not JSON: {error}", where=location, hint="mend it, or leave it out") from error
         yield location, value, buffer[position:end]
+        number, last = number + 1, line
         line += buffer.count("\n", position, end)
         position = end
     if is_list:
@@ -281,109 +280,3 @@ def _too_long_error(what: str, location: str) -> UserError:
     return UserError(
         f"this {what} is longer than {format_size(LONGEST_RECORD)}, the most that is read here", where=location
     )
-
-
-def read_rows(
-    name: str, pieces: Iterable[str], keys: Collection[str], note: Notify, *, is_tsv: bool = False
-) -> Iterator[Record]:
-    """The rows of a delimited table under its header row; empty rows are skipped.
-
-    Columns are separated by commas, or by the semicolons, tabs or bars of a header row without commas. The values of
-    TSV stand as they are; others may be quoted. A carriage return ends lines where no line feed does, which is noted.
-
-    Raises UserError for what is no such table, for one of `keys` in two columns, and for a row with more columns than
-    the header row, more than LONGEST_RECORD characters, or more than MAX_DELIMITERS delimiters.
-    """
-    csv.field_size_limit(LONGEST_RECORD)
-    lines = _RowLines(name, pieces, note)
-    if (first := next(lines, None)) is None:
-        return
-    lines.delimiter = "\t" if is_tsv else next((mark for mark in ",;\t|" if mark in first), ",")
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL
-    rows = csv.reader(chain([first], lines), strict=True, delimiter=lines.delimiter, quoting=quoting)
-    header: list[str] | None = None
-    while True:
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise UserError(f"this is no such table: {error}", where=f"{name}:{lines.number}") from error
-        if row is None:
-            return
-        location = f"{name}:{lines.number}"
-        if row and header is None:
-            header = row
-            for key in keys:
-                if header.count(key) > 1:
-                    raise twice_error(f"{name} has {header.count(key)} columns '{key}'")
-        elif row and header is not None:
-            # Of a text that a comma divides, only the beginning would be read.
-            if any(cell.strip() for cell in row[len(header) :]):
-                raise UserError(
-                    f"this row has {len(row)} columns, and the first row {len(header)}",
-                    where=location,
-                    hint='a text with a comma stands in quotation marks: "one, two"',
-                )
-            yield Record(location, dict(zip(header, row, strict=False)))
-        lines.begin_row()
-
-
-class _RowLines(Iterator[str]):
-    """The lines of a table; the total size of the lines of one row is bounded."""
-
-    def __init__(self, name: str, pieces: Iterable[str], note: Notify) -> None:
-        self._name, self._note = name, note
-        self._lines = self._read(pieces)
-        self.delimiter = ","
-        self.number = 0
-        """Number of the line that was read last."""
-        self.begin_row()
-
-    def begin_row(self) -> None:
-        """Start another row: reset the counts of its characters and delimiters."""
-        self._first = True
-        self._start, self._size, self._delimiters = self.number + 1, 0, 0
-
-    def __next__(self) -> str:
-        for line in self._lines:
-            self.number += 1
-            if self._first and line in ("\n", "\r\n"):  # csv.reader would skip it; a kilobyte can hold a million
-                self._start += 1
-                continue
-            self._first = False
-            self._size += len(line)
-            self._delimiters += line.count(self.delimiter)
-            self._check(0)
-            return line
-        raise StopIteration
-
-    def _read(self, pieces: Iterable[str]) -> Iterator[str]:
-        parts: list[str] = []  # of a line that continues in the next piece
-        size = 0
-        newline: str | None = None
-        for piece in pieces:
-            if newline is None:
-                newline = "\r" if "\r" in piece[:-1] and "\n" not in piece else "\n"
-                if newline == "\r":
-                    self._note(f"{self._name}: {_ONLY_RETURNS}")
-            *complete, incomplete = piece.split(newline)
-            for line in complete:
-                if parts:
-                    line = "".join([*parts, line])
-                    parts, size = [], 0
-                yield line + "\n"
-            if incomplete:
-                size += len(incomplete)
-                self._check(size)
-                parts.append(incomplete)
-        if parts:
-            yield "".join(parts)
-
-    def _check(self, incomplete_size: int) -> None:
-        if self._size + incomplete_size > LONGEST_RECORD or self._delimiters > MAX_DELIMITERS:
-            is_long = self._delimiters <= MAX_DELIMITERS
-            limit = f"{LONGEST_RECORD:,} characters" if is_long else f"{MAX_DELIMITERS:,} of {self.delimiter!r}"
-            raise UserError(
-                f"this row has more than {limit}, the most that are read here",
-                where=f"{self._name}:{self._start}",
-                hint="is there a quotation mark that is never closed?" if self.number > self._start else None,
-            )

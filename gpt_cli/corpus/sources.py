@@ -20,6 +20,7 @@ from gpt_cli.corpus.builtin import python_docs, python_keywords
 from gpt_cli.corpus.decoding import BinaryError
 from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
 from gpt_cli.corpus.readers import (
+    RECORD_SUFFIXES,
     ReaderOptions,
     TextFile,
     inner_suffix,
@@ -115,7 +116,7 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     path = find_path(source)
     paths = _expand_path(path, note)
     # Beside others they belong to a project, and one of them may be a list of anything.
-    is_project = any(inner_suffix(one) not in (".json", ".tsv") for one in paths)
+    is_project = any(inner_suffix(one) not in RECORD_SUFFIXES for one in paths)
     files = [text_file(one, options, is_project=is_project) for one in paths]
     if not is_project and options.documents is None and (plain := [one for one in files if one.records is None]):
         note(f"{plain[0].name} is read as plain text, marks and all")

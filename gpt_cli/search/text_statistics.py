@@ -162,6 +162,8 @@ class _TextCounts:
     """As `separators`, between documents of data.val_source."""
     alphabet: set[str] = field(default_factory=set)
     """Characters of all files."""
+    is_plain: bool = True
+    """True if all files are plain text."""
     training_newline: bool = False
     """True if the text that is to be split has a newline, or gets one between documents."""
     beginning: list[str] = field(default_factory=list)
@@ -286,6 +288,7 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
     bytes_read = 0
     needs_separator = False  # the document before ended without a newline
     fingerprint = Fingerprint()
+    counts.is_plain = all(member.file.records is None for member in text.files)
     for number, member in enumerate(text.files):
         file_hash, file_start = hashlib.sha256(), counts.position
         document_start = file_start
@@ -322,7 +325,8 @@ def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> 
 
 def _propose_lines(data: DataConfig, counts: _TextCounts) -> str:
     """A sentence that proposes to read lines as documents, for plain text of which nothing is asked."""
-    return "" if data.documents is not None or counts.documents > 1 else propose_lines(counts.beginning[0])
+    is_asked = data.documents is not None or not counts.is_plain or counts.documents > 1
+    return "" if is_asked else propose_lines(counts.beginning[0])
 
 
 def _explain_division(division: _Division, val_fraction: float, test_fraction: float, units: str) -> str:

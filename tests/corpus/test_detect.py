@@ -8,7 +8,7 @@ import pytest
 
 from gpt_cli.config import Config, dump_config, parse_config, to_yaml_scalar
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.detect import choose_keys
+from gpt_cli.corpus.detect import choose_keys, first_record
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.records import Record
@@ -135,6 +135,8 @@ def test_the_json_of_a_column_is_a_chat(tmp_path: Path) -> None:
         ({"en": "a", "de": "b"}, {"data.prompt_key": "en", "data.completion_key": "de"}, {"data.format": "pairs"}),
         ({"log": messages("a", "b")}, {}, {"data.format": "chat", "data.messages_key": "log"}),
         ({"messages": messages("a", "b")}, {"data.format": "text"}, {}),
+        ({"text": None, "label": "a b"}, {}, {}),
+        ({"": "a b", "\ud800": "c d"}, {}, {}),
     ],
 )
 def test_what_is_asked_for_stays_and_the_rest_is_chosen_by_the_record(
@@ -236,3 +238,37 @@ def test_a_key_that_is_null_throughout_reads_nothing_and_a_run_begun_before_read
     for rules, start in ((2, "system"), (1, "user")):
         [example] = read_examples(str(path), DataConfig(format="chat", rules=rules), pytest.fail)
         assert example.text.startswith(start)
+
+
+def test_a_long_value_beside_many_small_ones_is_read_and_each_has_a_place_of_its_own(tmp_path: Path) -> None:
+    rows = [{"text": "x y " * 1_200_000}, *({"text": "ab", "n": [1, 2, 3] * 9} for _ in range(60_000))]
+    (tmp_path / "x.json").write_text(json.dumps(rows))
+    documents = list(read_documents(str(tmp_path / "x.json"), note=pytest.fail))
+    assert [document.text for document in documents] == [row["text"] for row in rows]
+    assert len({document.name for document in documents}) == len(rows)
+
+
+def test_records_in_a_json_file_are_known_however_long_the_first_is(tmp_path: Path) -> None:
+    rows = [{"text": "a long text " * 200_000}, {"text": "a short one"}]
+    write_lines(tmp_path / "x.json", rows)
+    documents = read_documents(str(tmp_path / "x.json"), note=pytest.fail)
+    assert [document.text for document in documents] == [row["text"] for row in rows]
+
+
+def test_a_folder_of_records_of_several_kinds_is_read_by_its_records(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"text": "one"}])
+    (tmp_path / "b.json").write_text('[{"text": "two"}]')
+    assert [one.text for one in read_documents(str(tmp_path), note=pytest.fail)] == ["one", "two"]
+
+
+def test_the_first_record_is_that_of_a_file_that_has_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt,completion\n")
+    write_lines(tmp_path / "b.jsonl", [{"prompt": f"{n}", "completion": "c"} for n in range(30)])
+    record = first_record([str(tmp_path)], ReaderOptions())
+    assert record is not None
+    assert record.where == f"{tmp_path / 'b.jsonl'}:1"
+
+
+def test_a_comma_in_quotation_marks_separates_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('id;text;"price, eur"\n0;quick fox;3\n')
+    assert [one.text for one in read_documents(str(tmp_path / "x.csv"), note=pytest.fail)] == ["quick fox"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpt_cli.corpus import compression, folders, parquet, records
+from gpt_cli.corpus import compression, folders, parquet, records, tables
 from gpt_cli.corpus.parquet_pages import PageError, read_pages
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
@@ -175,8 +175,8 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "LONGEST_RECORD", 1_000)
-    monkeypatch.setattr(records, "MAX_DELIMITERS", 200)
+    monkeypatch.setattr(tables, "LONGEST_RECORD", 1_000)
+    monkeypatch.setattr(tables, "MAX_DELIMITERS", 200)
     row = '"' + "line,\n" * 100 + '"'
     (tmp_path / "x.csv").write_text("id,text\n" + "".join(f"{n},{row}\n\n\r\n" for n in range(500)))
     assert texts(tmp_path / "x.csv") == ["line,\n" * 100] * 500

@@ -76,7 +76,8 @@ def inspect(
     with stage_progress() as progress:
         text = SplitText.find(data, note, progress)
         inspection = inspect_text(text, progress)
-    if inspection.documents == 1 and (proposal := propose_lines(next(text.text.blocks(0)).text)):
+    is_plain = inspection.documents == 1 and text.text.files[0].file.records is None
+    if is_plain and documents is None and (proposal := propose_lines(next(text.text.blocks(0)).text)):
         note(proposal)
     if test_fraction:
         note("what is kept for the test was not looked at")
