@@ -1,6 +1,5 @@
 """A rendered chat template gives others, who encode it as a whole, the ids that a run was trained on, or it refuses."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -90,7 +89,7 @@ def learned(tokenizer: Tokenizer, messages: list[dict[str, str]], data: DataConf
         if data.format == "pairs":
             one = make_pair("x", messages[0]["content"], messages[1]["content"], data)
         else:
-            one = make_chat("x", json.dumps(messages), data)
+            one = make_chat("x", messages, data)
     except CompletionEndError:  # a text that no run is trained on
         assume(False)
     before, last = encode_examples(tokenizer, [one], data.completion_end).last_turn(0)
