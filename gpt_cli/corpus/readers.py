@@ -19,6 +19,7 @@ from gpt_cli.corpus.records import (
     LONGEST_RECORD,
     Record,
     Stream,
+    check_structure,
     encode_text,
     iter_lines,
     read_json,
@@ -194,6 +195,7 @@ def _read_notebook(name: str, pieces: Callable[[], Iterable[bytes]], note: Notif
         data += piece
         if len(data) > _LONGEST_NOTEBOOK:
             raise UserError(f"{name} is longer than {format_size(_LONGEST_NOTEBOOK)}, the most that is read here")
+    check_structure(data.decode(), name)
     try:
         notebook = json.loads(data)
         texts = ["".join(cell["source"]) for cell in notebook["cells"]]

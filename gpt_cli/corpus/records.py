@@ -179,7 +179,7 @@ def is_chat(value: Any) -> bool:
 
 def parse_json_line(line: str, location: str) -> Any:
     """The value of a line of JSON. Raises UserError for malformed JSON, or too much of it outside strings."""
-    _check_structure(line, location)
+    check_structure(line, location)
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -187,8 +187,9 @@ def parse_json_line(line: str, location: str) -> Any:
         raise UserError(f"this line is not JSON: {error}", where=location, hint=hint) from error
 
 
-def _check_structure(text: str, location: str) -> None:
-    if len(text) > MAX_STRUCTURE and len(re.sub(_STRING, '""', text)) > MAX_STRUCTURE:
+def check_structure(text: str, location: str) -> None:
+    """Raise UserError for JSON with more than MAX_STRUCTURE outside its strings, white space apart."""
+    if len(text) > MAX_STRUCTURE and len(re.sub(r"\s+", "", re.sub(_STRING, '""', text))) > MAX_STRUCTURE:
         raise UserError(
             f"this record has more than {format_size(MAX_STRUCTURE)} of JSON besides its strings, the most that is"
             " read here",
@@ -223,7 +224,7 @@ def _read_values(name: str, pieces: Iterator[str]) -> Iterator[tuple[str, Any, s
             value, end = decoder.raw_decode(buffer, position)
         except (ValueError, RecursionError) as error:
             rest = buffer[position:]  # all of it is of this value
-            _check_structure(rest, location)
+            check_structure(rest, location)
             if (more := _read_characters(pieces, max(len(rest) // 4, CHUNK))) and not isinstance(error, RecursionError):
                 if len(rest) > LONGEST_RECORD:
                     raise _too_long_error("record", location) from error
