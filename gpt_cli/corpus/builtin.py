@@ -66,7 +66,7 @@ def _library_lines() -> dict[str, list[str]]:
             try:
                 statements = list(_statements(path.read_text(encoding="utf-8")))
             except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
-                continue  # meant to be wrong, or a link to nothing
+                continue  # a test of bad syntax, or a dangling link
             for keyword, rest in statements:
                 if len(rest) >= _SHORTEST:
                     found[keyword].add(rest)

@@ -63,7 +63,7 @@ def choose_keys(record: Record, requested: ConfigValues) -> dict[str, Any]:
         return next((keys for form in forms if (keys := _KEYS_OF[form](values))), {})
     found = _KEYS_OF[asked](values)
     if asked == "pairs" and _OF_FORMAT["pairs"] & requested.keys():
-        found = {"data.format": "pairs"}  # one of the two says nothing of the other
+        found = {"data.format": "pairs"}  # a record cannot show the one that is not asked for
     format_keys = {} if asked == "text" else {"data.format": asked}
     return {key: value for key, value in found.items() if key not in requested} | format_keys
 

@@ -230,7 +230,7 @@ def _read_values(name: str, pieces: Iterator[str]) -> Iterator[tuple[str, Any, s
                     raise _too_long_error("record", location) from error
                 buffer, position = rest + more, 0
                 continue
-            raise UserError(f"this is not JSON: {error}", where=location, hint="mend it, or leave it out") from error
+            raise UserError(f"this is not JSON: {error}", where=location) from error
         yield location, value, buffer[position:end]
         number, last = number + 1, line
         line += buffer.count("\n", position, end)
