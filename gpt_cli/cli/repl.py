@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gpt_cli.cli.options.sampling_options import note_unmatched
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.cli.usage import with_unknown_option
@@ -147,6 +148,8 @@ class Repl:
                 note("(stopped)")
             elif reason == "end_of_text":
                 note("(the model ended its text)")
+            else:
+                note_unmatched(self._sampling, [reason])
 
     def _say(self, message: str) -> "ContextWindow":
         """The context to continue."""

@@ -13,17 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpt_cli.errors import RequestError
-from gpt_cli.sampling.constraint import CompiledPattern, Matcher
-from gpt_cli.sampling.constraint.constraint import Constraint
+from gpt_cli.cpu.decode.numpy_sampler import Masks
+from gpt_cli.sampling.constraint import Matcher, compile_constraint, write_masks
 from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
 from gpt_cli.sampling.logprobs import LogprobRecorder
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.repetition import NoRepeatNgram, Penalties, PresenceFrequencyPenalty, RepetitionPenalty
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import Tokenizer
-
-_MAX_QUOTED = 50  # characters of a choice in an error
 
 
 class LogitsProcessor(Protocol):
@@ -48,6 +45,26 @@ class BatchProcessors:
     matchers: Sequence[Matcher | None]
 
 
+class ConstraintMask:
+    """Excludes the tokens that cannot continue a match. The texts advance their matchers: see `TextStream`."""
+
+    def __init__(self, matchers: Sequence[Matcher | None], masks: Masks, vocab_size: int) -> None:
+        self._matchers, self._masks, self._vocab_size = matchers, masks, vocab_size
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """(B, V) -> (B, V): -inf for tokens that may not follow."""
+        write_masks(self._masks, self._matchers)
+        bits = np.unpackbits(self._masks.astype("<u4").view(np.uint8), axis=1, bitorder="little")
+        excluded = torch.from_numpy(bits[:, : self._vocab_size] == 0)
+        return logits.masked_fill(excluded.to(logits.device), -math.inf)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Nothing: the text of each token has it first."""
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Beam search has no constraints."""
+
+
 class ProcessorFactory:
     """Creates the processors of some sampling parameters and a vocabulary, for any number of batches.
 
@@ -61,17 +78,8 @@ class ProcessorFactory:
         self._sampling, self._penalties = sampling, penalties
         self._vocab_size, self._ends = tokenizer.vocab_size, sorted(tokenizer.end_ids)
         self._bias = token_bias(tokenizer, sampling.logit_bias)
-        self._pattern: CompiledPattern | None = None
-        _refuse_long_choices(tokenizer, sampling)
-        if sampling.pattern is not None:
-            never = [token for token, value in self._bias.items() if value == -math.inf]
-            self._pattern = CompiledPattern(
-                tokenizer,
-                sampling.pattern,
-                sampling.max_new_tokens,
-                never=never,
-                asked="text of the choices" if sampling.choices else "text that matches the pattern",
-            )
+        never = [token for token, value in self._bias.items() if value == -math.inf]
+        self._constraint = compile_constraint(tokenizer, sampling, never)
 
     def for_batch(self, openings: Sequence[Opening], device: torch.device) -> BatchProcessors:
         """The processors for texts that begin with these openings."""
@@ -91,37 +99,22 @@ class ProcessorFactory:
         if self._ends and self._sampling.min_new_tokens:
             least = [self._sampling.min_new_tokens - len(tokens) for tokens in begun]
             processors.append(MinNewTokens(self._ends, least))
-        if self._pattern is not None:
-            constraint = Constraint(self._pattern, len(prompts))
-            matchers[:] = constraint.matchers
-            for matcher, opening in zip(constraint.matchers, openings, strict=True):
-                matcher.begin(opening.new_bytes)
-            processors.append(constraint)
+        if self._constraint is not None:
+            matchers[:] = [self._constraint.matcher() for _ in openings]
+            processors.append(ConstraintMask(matchers, self._constraint.masks(len(openings)), self._vocab_size))
         if (n := self._sampling.no_repeat_ngram) is not None:
             processors.append(NoRepeatNgram(n, prompts))
         return BatchProcessors(processors, recorder, matchers)
 
     def admits(self, new_bytes: bytes) -> bool:
         """True if the first token of a text may be one that adds `new_bytes` to the prompt."""
-        return self._pattern is None or self._pattern.matcher().admits(new_bytes)
+        return self._constraint is None or self._constraint.admits(new_bytes)
 
     def process(self, tokens: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """(V,) -> (V,): the logits after `tokens`, by all processors but the pattern, which `admits` has."""
+        """(V,) -> (V,): the logits after `tokens`, by all processors but the constraint, which `admits` has."""
         row = torch.from_numpy(logits)[None]
         for processor in self.for_batch([Opening(tokens)], row.device).processors:
-            if not isinstance(processor, LogprobRecorder | Constraint):
+            if not isinstance(processor, LogprobRecorder | ConstraintMask):
                 row = processor.apply(row)
         processed: npt.NDArray[np.float32] = row[0].numpy()
         return processed
-
-
-def _refuse_long_choices(tokenizer: Tokenizer, sampling: SamplingParams) -> None:
-    """Raise RequestError for a choice of more than `max_new_tokens` tokens, where another is short enough."""
-    lengths = [len(tokenizer.encode(choice)) for choice in sampling.choices]
-    if lengths and min(lengths) <= sampling.max_new_tokens < max(lengths):
-        longest = sampling.choices[lengths.index(max(lengths))]
-        quoted = repr(longest) if len(longest) <= _MAX_QUOTED else f"{longest[:_MAX_QUOTED]!r}..."
-        raise RequestError(
-            f"the choice {quoted} has {max(lengths):,} tokens; max_new_tokens is {sampling.max_new_tokens:,}",
-            hint=f"--max-new-tokens {max(lengths)}, or more",
-        )

@@ -17,8 +17,9 @@ from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
 from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.cpu.decode.weights import WeightMismatch, read_weights
 from gpt_cli.errors import Notify
+from gpt_cli.sampling.constraint import Constraint, write_masks
 from gpt_cli.sampling.prompt import Opening
-from gpt_cli.sampling.sampling_params import SamplingParams
+from gpt_cli.sampling.sampling_params import CONSTRAINTS, SamplingParams
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 EngineChoice = Literal["auto", "native", "torch"]
 ENGINES: tuple[EngineChoice, ...] = ("auto", "native", "torch")
-COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "heal"})
+COVERED = frozenset({"max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "heal", *CONSTRAINTS})
 TIMES_SLOWER = "3 to 10"  # fp32 by two threads; see the tables of docs/sampling_speed.md
 _CACHE_BYTES = 2**30  # of keys and values
 
@@ -89,11 +90,13 @@ def stream_native(
     sampling: SamplingParams,
     samples: Sequence[int] | None = None,
     healer: "PromptHealer | None" = None,
+    constraint: Constraint | None = None,
 ) -> list[TextStream]:
     """A continuation of each prompt (at least one token), generated as one batch while they are being read.
 
-    Row i is sample samples[i] of its prompt (None: i). `healer` heals the ends of the prompts. The texts equal those of
-    `stream_batches` on a CPU, except where two tokens are equally likely up to rounding.
+    Row i is sample samples[i] of its prompt (None: i). `healer` heals the ends of the prompts; `constraint` is that of
+    `sampling`. The texts equal those of `stream_batches` on a CPU, except where two tokens are equally likely up to
+    rounding.
     """
     assert not unsupported_settings(sampling)
     choice = native_token_choice(sampling, tokenizer)
@@ -102,24 +105,29 @@ def stream_native(
 
     def steps() -> Iterator[bool]:
         openings = [Opening(prompt) for prompt in prompts] if healer is None else healer.draw(prompts, samples)
-        for text, opening in zip(texts, openings, strict=True):
-            text.begin(opening)
+        matchers = [None if constraint is None else constraint.matcher() for _ in prompts]
+        for text, opening, matcher in zip(texts, openings, matchers, strict=True):
+            text.begin(opening, matcher)
         yield True
         running = {i for i, text in enumerate(texts) if text.finish_reason is None}
         if not running:
             return
-        session = decoder.start([opening.tokens for opening in openings], seeds, choice)
+        masks = None if constraint is None else constraint.masks(len(texts))
+        session = decoder.start([opening.tokens for opening in openings], seeds, choice, masks)
         for i in set(range(len(texts))) - running:
             session.stop(i)
-        for chunk in stream_tokens(session, sampling.max_new_tokens):
+        write_masks(masks, matchers)
+        for chunk in stream_tokens(session, sampling.max_new_tokens, single=constraint is not None):
             for i in sorted(running):
                 texts[i].extend([step[i] for step in chunk])
                 if texts[i].finish_reason is not None:
                     session.stop(i)
                     running.remove(i)
+                    matchers[i] = None
             yield True
             if not running:
                 return
+            write_masks(masks, matchers)
         for text in texts:
             text.finish("length")
 

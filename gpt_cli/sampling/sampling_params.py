@@ -1,5 +1,6 @@
 """Sampling parameters of one call, validated at construction."""
 
+import json
 import math
 import re
 import secrets
@@ -15,6 +16,7 @@ from gpt_cli.errors import RequestError, did_you_mean
 from gpt_cli.literals import INT32_MAX
 from gpt_cli.tokenizer.base import encode_text
 
+CONSTRAINTS = ("choices", "regex", "json_schema", "grammar")  # options of which a text has at most one
 SEEDS = 2**63  # a seed is below
 MAX_BIAS = 1e9  # of a logit, which fp32 still has after a division by the lowest temperature
 _GREEDY_BELOW = 1e-6  # dividing by a lower temperature could overflow fp32 logits
@@ -36,6 +38,8 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[str, float] | Mapping[int, float] | Sequence[tuple[str | int, float]] | None
     choices: str | Sequence[str] | None
     regex: str | None
+    json_schema: str | Mapping[str, Any] | None
+    grammar: str | None
     beams: int | None
     length_penalty: float
     log_probs: bool
@@ -90,7 +94,9 @@ class SamplingParams:
     min_new_tokens: int = _option(0, _FROM_0)  # until then neither end-of-text nor a stop string ends the text
     logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
     choices: tuple[str, ...] = ()  # the text is one of these
-    regex: str | None = None  # the text matches it, in the sense of `re.fullmatch`
+    regex: str | None = None  # the whole text matches it
+    json_schema: str | None = None  # the text is JSON that this schema, as JSON text, allows
+    grammar: str | None = None  # the text is of the language of this grammar, in llguidance's variant of Lark
     beams: int | None = _option(None, _BEAMS, off=0)  # the width of beam search
     length_penalty: float = _option(1.0, _LENGTH_PENALTY)  # of beam search: above 0 favours long texts
     log_probs: bool = False  # record the log-probability of each token
@@ -100,9 +106,9 @@ class SamplingParams:
         for name in _FIELDS:
             if (problem := range_problem(name, getattr(self, name))) is not None:
                 raise RequestError(f"{name} {problem}")
-        regex = () if self.regex is None else (self.regex,)
-        for name, texts in {"stop": self.stop, "choices": self.choices, "regex": regex}.items():
-            for text in texts:
+        for name in ("stop", *CONSTRAINTS):
+            texts = getattr(self, name)
+            for text in texts if isinstance(texts, tuple) else () if texts is None else (texts,):
                 if not _is_text(text):
                     raise RequestError(f"{name} must be a text, not {text!r}")
                 encode_text(text)  # raises for half a surrogate pair, which no text has
@@ -124,21 +130,26 @@ class SamplingParams:
 
     def _check_conflicts(self) -> None:
         """Refuse settings that contradict each other."""
-        if self.choices and self.regex is not None:
-            raise RequestError("give choices or a regex, not both")
-        if self.pattern is None:
+        given = [name for name in CONSTRAINTS if getattr(self, name) not in (None, ())]
+        if len(given) > 1:
+            raise RequestError(f"give {given[0]} or {given[1]}, not both")
+        if not given:
             return
-        for name, value in (("stop", self.stop), ("min_new_tokens", self.min_new_tokens), ("beams", self.beams)):
+        ends = {} if given == ["grammar"] else {"stop": self.stop}  # of a grammar's text a stop string ends a match
+        for name, value in {**ends, "min_new_tokens": self.min_new_tokens, "beams": self.beams}.items():
             if value:
                 raise RequestError(
-                    f"{name} does not go with {'choices' if self.choices else 'regex'}, which ends the text itself",
+                    f"{name} does not go with {given[0]}, which ends the text itself",
                     hint="beams 0 draws it" if name == "beams" else None,
                 )
 
     @property
-    def pattern(self) -> str | None:
-        """The regular expression that the text must match, of `regex` or of `choices`."""
-        return "|".join(map(re.escape, self.choices)) if self.choices else self.regex
+    def constraint(self) -> tuple[str, str] | None:
+        """The option that constrains the text and its source, a regular expression for `choices`; None: none does."""
+        if self.choices:
+            return "choices", "|".join(map(re.escape, self.choices))
+        sources = {name: getattr(self, name) for name in CONSTRAINTS if name != "choices"}
+        return next(((name, source) for name, source in sources.items() if source is not None), None)
 
     @property
     def greedy(self) -> bool:
@@ -156,7 +167,7 @@ class SamplingParams:
 
         One stop string or choice need not be in a list.
 
-        A pattern, which ends the text itself, resets `stop` and `min_new_tokens` unless options have them.
+        A constraint, which ends the text itself, resets `stop` and `min_new_tokens` unless options have them.
         Raises RequestError for an option that there is not.
         """
         options = without_removed(options, SAMPLING)  # type: ignore[assignment]
@@ -164,8 +175,11 @@ class SamplingParams:
             hint = did_you_mean(unknown, _FIELDS) or f"the options are: {', '.join(_FIELDS)}"
             raise RequestError(f"there is no option {unknown}", hint=hint)
         values = {name: off_as_none(name, value) for name, value in options.items()}
-        if values.get("choices") or values.get("regex") is not None:
-            values = {"stop": (), "min_new_tokens": 0, **values}
+        if isinstance(values.get("json_schema"), Mapping):
+            values["json_schema"] = json.dumps(values["json_schema"])
+        if given := [name for name in CONSTRAINTS if values.get(name) not in (None, ())]:
+            ends = {} if given == ["grammar"] else {"stop": ()}
+            values = {**ends, "min_new_tokens": 0, **values}
         for name in ("stop", "choices", "logit_bias"):
             if name in values:
                 values[name] = _to_tuple(values[name])

@@ -17,6 +17,7 @@ from gpt_cli.cpu.decode.decoder import Decoder
 from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
+from gpt_cli.sampling.constraint import compile_constraint
 from gpt_cli.sampling.heal import make_healer
 from gpt_cli.sampling.native_stream import (
     ENGINES,
@@ -108,8 +109,9 @@ class TextGenerator:
         return decoder
 
     def require(self, sampling: SamplingParams) -> None:
-        """Raise RequestError if the requested engine does not support `sampling`."""
+        """Raise RequestError if the requested engine does not support `sampling`, or no text can be as it says."""
         self._check_engine(self._torch_only_feature(sampling))
+        compile_constraint(self.tokenizer, sampling)
 
     def generate(
         self,
@@ -132,10 +134,11 @@ class TextGenerator:
         self.require(sampling)
         if self.uses_native_decoder(sampling) and self.decoder is not None:
             decoder = self.decoder
-            healer = make_healer(self.tokenizer, sampling, decoder.next_logits) if plain_text else None
+            constraint = compile_constraint(self.tokenizer, sampling)
+            healer = make_healer(self.tokenizer, sampling, decoder.next_logits, constraint) if plain_text else None
 
             def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
-                return stream_native(decoder, self.tokenizer, rows, sampling, samples, healer)
+                return stream_native(decoder, self.tokenizer, rows, sampling, samples, healer, constraint)
 
             return decoder.engine, in_batches(prompts, n, min(batch_size, max_batch(self._config)), sample)
 

@@ -8,7 +8,7 @@ from gpt_cli.sampling.constraint import Matcher
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.tokenizer import StreamDecoder, Tokenizer
 
-FinishReason = Literal["length", "stop", "end_of_text", "match"]
+FinishReason = Literal["length", "stop", "end_of_text", "match", "dead_end"]
 
 
 class TextStream:
@@ -32,7 +32,8 @@ class TextStream:
         self.tokens: list[int] = []
         """Tokens generated so far, including those of a stop string and end-of-text."""
         self.finish_reason: FinishReason | None = None
-        """`max_new_tokens`, a stop string, end-of-text, or a pattern that is matched; None while it is generated."""
+        """`max_new_tokens`, a stop string, end-of-text, a constraint that is satisfied, or one that no token of the
+        vocabulary can go on to satisfy; None while it is generated."""
         self._min_new_tokens, self._max_new_tokens = min_new_tokens, max_new_tokens
         self._matcher: Matcher | None = None
         self._log_probs = log_probs
@@ -70,20 +71,27 @@ class TextStream:
         return self.text()
 
     def begin(self, opening: Opening, matcher: Matcher | None = None, log_probs: list[float] | None = None) -> None:
-        """Begin with `opening`, which may have the first token; `log_probs` are to grow with the tokens."""
+        """Begin with `opening`, which may have the first token; `log_probs` are to grow with the tokens.
+
+        The text advances its `matcher` by each token.
+        """
         self._matcher, self._log_probs = matcher, log_probs
+        if matcher is not None:
+            matcher.begin(opening.new_bytes)
         for token in opening.new_tokens:
             self._append(token, self._decoder.push_bytes(opening.new_bytes))
 
     def push(self, token: int) -> None:
         """Append `token`; does nothing once the text has ended."""
         if self.finish_reason is None:
+            if self._matcher is not None:
+                self._matcher.accept(token)
             self._append(token, None)
 
     def _append(self, token: int, piece: str | None) -> None:
         """Append `token`, with the text `piece`; None: what the decoder makes of it."""
         if self._matcher is not None and self._matcher.rejected_last:
-            self.finish("end_of_text" if token in self._ends else "match")
+            self.finish("dead_end" if self._matcher.stuck else "end_of_text" if token in self._ends else "match")
             return
         self.tokens.append(token)
         if token in self._ends:
@@ -100,7 +108,8 @@ class TextStream:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append several tokens, like `push` for each, but in fewer pieces."""
-        if self.finish_reason is None and not self._stop.strings and self._ends.isdisjoint(tokens):
+        plain = self._matcher is None and not self._stop.strings
+        if self.finish_reason is None and plain and self._ends.isdisjoint(tokens):
             left = None if self._max_new_tokens is None else self._max_new_tokens - len(self.tokens)
             self.tokens.extend(tokens[:left])
             self._add(self._decoder.extend(tokens[:left]))
@@ -118,8 +127,8 @@ class TextStream:
 
     @property
     def _may_stop(self) -> bool:
-        """True if a stop string that is complete with the last token ends the text."""
-        return len(self.tokens) > self._min_new_tokens
+        """True if a stop string that is complete with the last token ends the text: of a constrained one, a match."""
+        return len(self.tokens) > self._min_new_tokens and (self._matcher is None or self._matcher.matches)
 
     def _add(self, piece: str) -> None:
         if piece:

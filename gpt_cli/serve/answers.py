@@ -129,7 +129,7 @@ class Answer:
         ]
         healer, model = None, request.model
         if request.plain_text:
-            rules = request.processor_factory
+            rules = request.processor_factory or request.constraint
             healer = make_healer(model.tokenizer, request.sampling, model.engine.next_logits, rules)
         self._sequences = [
             ActiveSequence(
@@ -143,6 +143,7 @@ class Answer:
                     return_logits=n_top is not None,
                     penalties=request.penalties,
                     processor_factory=request.processor_factory,
+                    constraint=request.constraint,
                 ),
                 healer=healer,
                 n_top=n_top,

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config.template import TurnTemplate, refuse_marks
 from gpt_cli.errors import UserError
 from gpt_cli.sampling.chat_template import TemplateConversation, imported_template
+from gpt_cli.sampling.constraint import compile_constraint
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
@@ -21,12 +23,13 @@ from gpt_cli.serve.request_schemas import GenerationFields, Message
 from gpt_cli.tokenizer import ForeignTokenizer, UnknownCharacters
 
 if TYPE_CHECKING:
+    from gpt_cli.sampling.constraint import Constraint
     from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.sampling.repetition import Penalties
 
 
 _COMPILER = ThreadPoolExecutor(1, "gpt-serve-compiler")
-"""Of patterns, which may take seconds each: those of one client hold up no request without."""
+"""Of constraints, which may take a second each: those of one client hold up no request without."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class GenerationRequest:
     """True if the model does not see all of a prompt."""
     penalties: "Penalties | None" = None
     processor_factory: "ProcessorFactory | None" = None
+    constraint: "Constraint | None" = None
+    """Of a request without processors."""
     plain_text: bool = False
     """The prompts are texts that may end anywhere: `sampling.heal` counts."""
 
@@ -81,13 +86,22 @@ async def make_generation_request(
     truncated = truncated or any(len(tokens) > model.context_length for tokens in prompts)
     request = GenerationRequest(model, prompts, sampling, n, truncated, plain_text=plain_text)
     presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
-    if not (presence or frequency or model.engine.needs_processors(sampling)) or sampling.max_new_tokens == 0:
+    processed = presence or frequency or model.engine.needs_processors(sampling)
+    if not (processed or sampling.constraint) or sampling.max_new_tokens == 0:
         return request
-    compiling = asyncio.get_running_loop().run_in_executor(_COMPILER, _with_processors, request, presence, frequency)
+    compile_ = partial(_with_processors, request, presence, frequency) if processed else partial(_compiled, request)
+    compiling = asyncio.get_running_loop().run_in_executor(_COMPILER, compile_)
     try:
         return await asyncio.wait_for(compiling, limits.seconds)
     except TimeoutError:
         raise ApiError(504, f"the text was not begun after {limits.seconds:g} s", code="timeout") from None
+
+
+def _compiled(request: GenerationRequest) -> GenerationRequest:
+    try:
+        return replace(request, constraint=compile_constraint(request.model.tokenizer, request.sampling))
+    except UserError as error:
+        raise to_api_error(error) from None
 
 
 def _with_processors(request: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:
@@ -98,10 +112,7 @@ def _with_processors(request: GenerationRequest, presence: float, frequency: flo
     try:
         factory = ProcessorFactory(request.model.tokenizer, request.sampling, penalties)
     except UserError as error:
-        param = next((name for name in ("regex", "choices") if getattr(request.sampling, name)), None)
-        raise to_api_error(error, param) from None
-    except RecursionError:
-        raise ApiError(400, "regex: it is nested too deeply", param="regex") from None
+        raise to_api_error(error) from None
     return replace(request, penalties=penalties, processor_factory=factory)
 
 

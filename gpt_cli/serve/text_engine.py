@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
+from gpt_cli.sampling.constraint import write_masks
 from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
@@ -22,7 +23,7 @@ from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling.constraint import Matcher
+    from gpt_cli.sampling.constraint import Constraint, Matcher
     from gpt_cli.sampling.logits_processors import ProcessorFactory
     from gpt_cli.sampling.repetition import Penalties
     from gpt_cli.serve.token_sampling import TokenSampler
@@ -42,7 +43,9 @@ class SequenceRequest:
     return_logits: bool = False
     penalties: "Penalties | None" = None
     processor_factory: "ProcessorFactory | None" = field(default=None, repr=False)
-    """Makes the logits processors. None: the engine samples without any."""
+    """Makes the logits processors, of a constraint too. None: the engine samples without any."""
+    constraint: "Constraint | None" = field(default=None, repr=False)
+    """Of a text without processors."""
 
 
 class SlotHandle(Protocol):
@@ -78,9 +81,9 @@ class TextEngine(Protocol):
 
 
 class _NativeSlot:
-    def __init__(self, seat: Seat, sampler: "TokenSampler | None") -> None:
-        self.seat, self.sampler, self.single_step = seat, sampler, seat.keeps_logits
-        self.matcher = None if sampler is None else sampler.matcher
+    def __init__(self, seat: Seat, sampler: "TokenSampler | None", matcher: "Matcher | None") -> None:
+        self.seat, self.sampler, self.matcher = seat, sampler, matcher
+        self.single_step = seat.keeps_logits or matcher is not None
 
 
 class NativeTextEngine:
@@ -109,11 +112,15 @@ class NativeTextEngine:
             native_token_choice(request.sampling, self._tokenizer),
             keep_logits=request.return_logits,
             caller_samples=sampler is not None,
+            mask=None if request.constraint is None else request.constraint.masks(1)[0],
             max_new_tokens=request.sampling.max_new_tokens,
         )
-        return _NativeSlot(seat, sampler)
+        matcher = None if request.constraint is None else request.constraint.matcher()
+        return _NativeSlot(seat, sampler, matcher if sampler is None else sampler.matcher)
 
     def step(self, slots: Sequence[_NativeSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
+        masked = {slot: slot.seat.mask for slot in slots if slot.seat.mask is not None}
+        write_masks(masked.values(), [slot.matcher for slot in masked])
         batch_tokens = self._batch.step([slot.seat for slot in slots], steps, prompt_tokens)
         return [
             [self._sampled(slot, token) for token in tokens] for slot, tokens in zip(slots, batch_tokens, strict=True)

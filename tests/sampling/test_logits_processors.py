@@ -199,7 +199,7 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
         ({"max_new_tokens": None}, "max_new_tokens must be a whole number, not None"),
         ({"stop": ("a", "\udcff")}, "the text is not UTF-8: its byte 0xff"),
         ({"regex": "\ud800"}, "the text has half a surrogate pair"),
-        ({"choices": ("a",), "regex": "b"}, "give choices or a regex, not both"),
+        ({"choices": ("a",), "regex": "b"}, "give choices or regex, not both"),
         ({"regex": "b", "stop": ("c",)}, "stop does not go with regex, which ends the text itself"),
         ({"choices": ("b",), "beams": 3}, "beams does not go with choices"),
     ],

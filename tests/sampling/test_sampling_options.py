@@ -21,6 +21,7 @@ from gpt_cli.config import SampleConfig
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import INT32_MAX
 from gpt_cli.sampling import SamplingOptions, SamplingParams, filters
+from gpt_cli.sampling.sampling_params import CONSTRAINTS
 
 OPTIONS = {option.name: option for option in fields(SamplingParams)}
 OFF = {name: option.metadata["off"] for name, option in OPTIONS.items() if option.metadata.get("off") is not None}
@@ -35,8 +36,7 @@ OF_A_PROMPT = "given with a prompt, not for a whole run or chat"
 NOT_IN_THE_CONFIG = {
     "seed": "the seed of the run, or a random one",
     "logit_bias": OF_A_PROMPT,
-    "choices": OF_A_PROMPT,
-    "regex": OF_A_PROMPT,
+    **dict.fromkeys(CONSTRAINTS, OF_A_PROMPT),
     "log_probs": "what is printed, not what is written",
 }
 NOT_OF_SAMPLE = {"log_probs": "--jsonl prints them"}
@@ -45,17 +45,18 @@ NO_CHAT_OPTION = {
     "min_new_tokens": "an answer may be short",
     "length_penalty": "a search takes that of the run",
     "logit_bias": OF_A_PROMPT,
-    "choices": OF_A_PROMPT,
-    "regex": OF_A_PROMPT,
     "log_probs": "nothing prints them",
 }
 NO_CHAT_COMMAND = NO_CHAT_OPTION | dict.fromkeys(
-    ("max_new_tokens", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "beams"), "an option of the chat"
+    ("max_new_tokens", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram", "beams", *CONSTRAINTS),
+    "an option of the chat",
 )
 NOT_OF_THE_SERVER = {
     "beams": "the server has no search",
     "length_penalty": "the server has no search",
     "log_probs": "logprobs, which counts alternatives",
+    "json_schema": "response_format",
+    "grammar": "guided_grammar",
 }
 STRICTER_IN_THE_CONFIG = {("max_new_tokens", 0): "a sample of a run writes something"}
 

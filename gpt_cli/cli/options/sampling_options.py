@@ -1,6 +1,7 @@
 """The options of verbs that sample, each declared once, and the sampling settings that were set by them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,10 +11,12 @@ from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Device
 from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.config import SampleConfig
     from gpt_cli.sampling import SamplingOptions, SamplingParams
+    from gpt_cli.sampling.text_stream import FinishReason
 
 DRAWS = ("temperature", "top_k", "top_p", "min_p")
 _LENGTH, _CHOICE, _LIMITS = "How long", "How to choose tokens", "What may be written"
@@ -52,8 +55,12 @@ SeedOption = Annotated[int | None, panel_option(_CHOICE, "The same seed, the sam
 BeamsOption = Annotated[int | None, panel_option(_CHOICE, "Search the likeliest text with N candidates. 0: off.")]
 LengthPenaltyOption = Annotated[float | None, panel_option(_CHOICE, "Of beams: the higher, the longer.")]
 ChoicesOption = Annotated[str | None, panel_option(_LIMITS, "One of these texts.", metavar="A,B,...")]
-RegexOption = Annotated[
-    str | None, panel_option(_LIMITS, "A match of this, as Python's re reads it.", metavar="PATTERN")
+RegexOption = Annotated[str | None, panel_option(_LIMITS, "A match of this regular expression.", metavar="PATTERN")]
+JsonSchemaOption = Annotated[
+    Path | None, panel_option(_LIMITS, "JSON that the schema in this file allows; - is standard input.", metavar="FILE")
+]
+GrammarOption = Annotated[
+    Path | None, panel_option(_LIMITS, "Text of the Lark grammar in this file; - is standard input.", metavar="FILE")
 ]
 
 
@@ -69,6 +76,11 @@ def sampling_options(arguments: Mapping[str, Any]) -> "SamplingOptions":
     if settings.get("choices") is not None:
         settings["choices"] = settings["choices"].split(",")
         _note_spaces(settings["choices"])
+    for name in ("json_schema", "grammar"):
+        if settings.get(name) is not None:
+            from gpt_cli.corpus.small_file import read_small_file
+
+            settings[name] = read_small_file(settings[name])
     return {name: value for name, value in settings.items() if value is not None}  # type: ignore[return-value]
 
 
@@ -117,6 +129,19 @@ def note_without_draws(options: "SamplingOptions", sampling: "SamplingParams", n
         note(f"temperature 0 takes the likeliest token: {' and '.join(filters)} {verb} no effect")
     if n > 1:
         note(f"at temperature 0 all {n:,} texts are the same")
+
+
+def note_unmatched(sampling: "SamplingParams", finish_reasons: "Sequence[FinishReason | None]") -> None:
+    """Note texts that ended before they satisfied their constraint."""
+    if sampling.constraint is None:
+        return
+    name = f"--{sampling.constraint[0].replace('_', '-')}"
+    for reason, cause in (
+        ("length", f"cut after {sampling.max_new_tokens:,} tokens (max_new_tokens)"),
+        ("dead_end", "ended where no token of the vocabulary could follow"),
+    ):
+        if count := sum(one == reason for one in finish_reasons):
+            note(f"{plural(count, 'text')} {cause}: no match of {name}")
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:

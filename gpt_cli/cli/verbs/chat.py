@@ -42,6 +42,10 @@ def chat(
     no_repeat_ngram: opts.NoRepeatNgramOption = None,
     seed: opts.SeedOption = None,
     beams: opts.BeamsOption = None,
+    choices: opts.ChoicesOption = None,
+    regex: opts.RegexOption = None,
+    json_schema: opts.JsonSchemaOption = None,
+    grammar: opts.GrammarOption = None,
     raw: Annotated[bool, typer.Option("--raw", help="Send control characters to a terminal as they are.")] = False,
 ) -> int:
     """Write a text with a model, in turns: you write a line, it continues.

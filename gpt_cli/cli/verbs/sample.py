@@ -25,6 +25,7 @@ from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import TextStream
+    from gpt_cli.sampling.text_stream import FinishReason
     from gpt_cli.tokenizer import Tokenizer
 
 _MAX = 100_000  # samples of a prompt, which are all kept
@@ -74,6 +75,8 @@ def sample(
     length_penalty: opts.LengthPenaltyOption = None,
     choices: opts.ChoicesOption = None,
     regex: opts.RegexOption = None,
+    json_schema: opts.JsonSchemaOption = None,
+    grammar: opts.GrammarOption = None,
     n: Annotated[int, typer.Option("-n", min=1, max=_MAX, help="Samples of each prompt.", rich_help_panel=_OUTPUT)] = 1,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Texts that are written at once.", rich_help_panel=_OUTPUT)
@@ -150,7 +153,7 @@ def sample(
         _print_lines(zip(whole, texts, strict=True), sampling.seed, copies)
     else:
         displayed = [one.text if plain_text else f"{entry.text}\n" for one, entry in zip(whole, inputs, strict=True)]
-        _print_samples(displayed, texts, n, raw, copies)
+        opts.note_unmatched(sampling, _print_samples(displayed, texts, n, raw, copies))
 
 
 def _wrap(prompts: Sequence[Prompt], prefix: str, suffix: str, tokenizer: "Tokenizer", *, skip: bool) -> list[Prompt]:
@@ -194,8 +197,12 @@ def _as_objects(texts: "Sequence[TextStream]", copies: NoveltyReport | None) -> 
 
 def _print_samples(
     prompts: list[str], texts: "Iterator[list[TextStream]]", n: int, raw: bool, copies: NoveltyReport | None
-) -> None:
-    """Print each text after its prompt, as it is being written; of a batch, the first unfinished one is live."""
+) -> "list[FinishReason | None]":
+    """Print each text after its prompt, as it is being written; of a batch, the first unfinished one is live.
+
+    Returns why each of the texts ended.
+    """
+    reasons = []
     for number, (prompt, samples) in enumerate(zip(prompts, texts, strict=True), start=1):
         for i, text in enumerate(samples, start=1):
             parts = [f"prompt {number} of {len(prompts)}"] * (len(prompts) > 1) + [f"sample {i} of {n}"] * (n > 1)
@@ -207,10 +214,12 @@ def _print_samples(
                 write_text(last, raw)
             if not last.endswith("\n"):
                 write_text("\n")
+            reasons.append(text.finish_reason)
             if copies is not None:
                 copies.print_text(text.text())
     if copies is not None:
         copies.print_validation()
+    return reasons
 
 
 def _print_lines(texts: "Iterable[tuple[Prompt, list[TextStream]]]", seed: int, copies: NoveltyReport | None) -> None:

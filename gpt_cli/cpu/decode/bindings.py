@@ -63,6 +63,7 @@ _FUNCTIONS = {
     "gpt_end": (None, (_POINTER,)),
     "gpt_write": (_INT, (_POINTER, _INT, _POINTER, _POINTER)),
     "gpt_stop": (None, (_POINTER, _INT)),
+    "gpt_mask": (None, (_POINTER, _POINTER, _INT)),
     "gpt_score": (None, (_POINTER, _POINTER, _INT, _POINTER)),
     "gpt_open_batch": (_POINTER, (_POINTER,)),
     "gpt_close_batch": (None, (_POINTER,)),
@@ -70,6 +71,7 @@ _FUNCTIONS = {
     "gpt_leave": (None, (_POINTER,)),
     "gpt_seat_logits": (_POINTER, (_POINTER,)),
     "gpt_accept": (None, (_POINTER, _INT)),
+    "gpt_mask_seat": (None, (_POINTER, _POINTER)),
     "gpt_step_batch": (None, (_POINTER, _POINTER, _INT, _INT, _INT, _POINTER)),
 }
 

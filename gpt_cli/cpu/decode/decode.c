@@ -173,6 +173,9 @@ int32_t gpt_write(Session *session, int32_t steps, int32_t *tokens, float *logit
 /* End sequence `i`: nothing more is computed for it, and its further tokens are undefined. */
 void gpt_stop(Session *session, int32_t i) { session->sequences[i].active = false; }
 
+/* Sample under `masks` (n, words) from now on, which stay the caller's. */
+void gpt_mask(Session *session, const uint32_t *masks, int32_t words) { session->masks = masks, session->mask_words = words; }
+
 /* (n,) tokens, at most context_length -> (n, V) logits. Overwrites the session's cache. */
 void gpt_score(Session *session, const int32_t *tokens, int32_t n, float *logits) {
     BatchToken rows[MAX_ROWS];

@@ -13,7 +13,7 @@ import numpy as np
 from gpt_cli.cpu.common.kernel import WrongKernel
 from gpt_cli.cpu.decode import numpy_gpt
 from gpt_cli.cpu.decode.bindings import Handle, Sampling, address, load_library, to_c_structs
-from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.numpy_sampler import Masks, TokenChoice
 from gpt_cli.cpu.decode.weight_formats import WeightDtype, fake_quantize
 from gpt_cli.cpu.decode.weights import Array, Weights
 from gpt_cli.errors import Notify
@@ -31,8 +31,17 @@ class Decoder(Protocol):
     engine: str
     weights: Weights
 
-    def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "DecodeSession":
-        """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen)."""
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        masks: Masks | None = None,
+    ) -> "DecodeSession":
+        """Begin a text for each prompt (not empty; of a long one the last `context_length` tokens are seen).
+
+        `masks` (B, W), which the caller may change before each step, exclude tokens.
+        """
 
     def next_logits(self, prompts: Sequence[Sequence[int]]) -> Array:
         """B prompts, as `start` takes them -> (B, V): the logits of the token after each."""
@@ -51,13 +60,13 @@ class DecodeSession(Protocol):
         """End text number `text`; its further tokens are meaningless."""
 
 
-def stream_tokens(session: DecodeSession, length: int) -> Iterator[list[list[int]]]:
+def stream_tokens(session: DecodeSession, length: int, *, single: bool = False) -> Iterator[list[list[int]]]:
     """Yield `length` steps in chunks: of one token at first, then of about 10 ms each, short enough to stream and to
-    handle Ctrl-C, and long enough to hide Python's overhead.
+    handle Ctrl-C, and long enough to hide Python's overhead. `single`: all of one token.
     """
     n_decoded, size = 0, 1
     while n_decoded < length:
-        size = min(size, length - n_decoded)
+        size = 1 if single else min(size, length - n_decoded)
         started = time.perf_counter()
         tokens = session.decode(size)
         seconds = time.perf_counter() - started
@@ -103,8 +112,14 @@ class NativeDecoder:
         self._library = library
         self._model = Handle(library.gpt_open(ctypes.byref(net), layers), library.gpt_close)
 
-    def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "NativeSession":
-        return NativeSession(self, prompts, seeds, choice)
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        masks: Masks | None = None,
+    ) -> "NativeSession":
+        return NativeSession(self, prompts, seeds, choice, masks)
 
     def next_logits(self, prompts: Sequence[Sequence[int]]) -> Array:
         logits = np.empty((len(prompts), self.weights.vocab_size), np.float32)
@@ -132,7 +147,12 @@ class NativeDecoder:
 
 class NativeSession:
     def __init__(
-        self, decoder: NativeDecoder, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice
+        self,
+        decoder: NativeDecoder,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        masks: Masks | None,
     ) -> None:
         context = decoder.weights.config.context_length
         windows = [prompt[-context:] for prompt in prompts]
@@ -148,6 +168,9 @@ class NativeSession:
         )
         del token_lists  # the session has a copy
         self.handle = Handle(pointer, self._library.gpt_end)
+        self._masks = masks  # which the session points into
+        if masks is not None:
+            self._library.gpt_mask(self.handle.pointer, address(masks), masks.shape[1])
 
     def decode(self, steps: int) -> list[list[int]]:
         tokens = np.empty((steps, self._batch), np.int32)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt_cli.cpu.decode import numpy_gpt
-from gpt_cli.cpu.decode.numpy_sampler import TokenChoice, gumbel_noise, sample_token
+from gpt_cli.cpu.decode.numpy_sampler import Masks, TokenChoice, apply_mask, gumbel_noise, sample_token
 from gpt_cli.cpu.decode.weights import Array, Weights
 
 
@@ -17,8 +17,14 @@ class NumpyDecoder:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
 
-    def start(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice) -> "NumpySession":
-        return NumpySession(self.weights, prompts, seeds, choice)
+    def start(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        masks: Masks | None = None,
+    ) -> "NumpySession":
+        return NumpySession(self.weights, prompts, seeds, choice, masks)
 
     def next_logits(self, prompts: Sequence[Sequence[int]]) -> Array:
         context = self.weights.config.context_length
@@ -32,10 +38,15 @@ class NumpySession:
     """A session of `NumpyDecoder`, which computes one text after another."""
 
     def __init__(
-        self, weights: Weights, prompts: Sequence[Sequence[int]], seeds: Sequence[int], choice: TokenChoice
+        self,
+        weights: Weights,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        choice: TokenChoice,
+        masks: Masks | None,
     ) -> None:
         context = weights.config.context_length
-        self._weights, self._choice = weights, choice
+        self._weights, self._choice, self._masks = weights, choice, masks
         self._windows = [list(prompt[-context:]) for prompt in prompts]
         self._caches = [numpy_gpt.NumpyCache(weights) for _ in prompts]
         self._twisters = [np.random.RandomState(seed & 0xFFFFFFFF) for seed in seeds]
@@ -58,6 +69,7 @@ class NumpySession:
         if self._ended[text]:
             return window[-1]
         logits = numpy_gpt.forward(self._weights, window[cache.length :], cache)[-1]
+        logits = logits if self._masks is None else apply_mask(logits, self._masks[text])
         token = sample_token(logits, self._choice, noise)
         if len(window) == context:  # the older half goes, the rest is read anew
             del window[: context // 2]

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gpt_cli.cpu.decode.weights import Array
 
@@ -29,6 +30,16 @@ class TokenChoice:
     def greedy(self) -> bool:
         """True if the likeliest token is always taken."""
         return self.temperature < 1e-6
+
+
+Masks = npt.NDArray[np.uint32]
+"""(..., W = ceil(V / 32)): bit t % 32 of word t // 32 is set if token t may be sampled."""
+
+
+def apply_mask(logits: Array, mask: Masks) -> Array:
+    """(V,), (W,) -> (V,): -inf for tokens that may not be sampled."""
+    allowed = np.unpackbits(mask.astype("<u4").view(np.uint8), bitorder="little")[: len(logits)]
+    return np.where(allowed, logits, np.float32(-np.inf))
 
 
 def sample_token(logits: Array, choice: TokenChoice, noise: Array | None) -> int:

@@ -102,10 +102,21 @@ static int argmax(const float *x, int n) {
     return at[best];
 }
 
-/* (V,) logits -> a token; logits and noise fill whole vectors, `heap`: (V,) scratch. See gpt_cli/sampling/filters.py, which
-   is the definition. */
-static int sample_token(float *logits, int n, const Sampling *sampling, const float *noise, float *heap) {
+/* Exclude the tokens whose bit is 0: bit t % 32 of word t / 32. */
+static void apply_mask(float *logits, int n, const uint32_t *mask) {
+    for (int first = 0; first < n; first += 32) {
+        uint32_t word = mask[first / 32];
+        if (word == UINT32_MAX) continue;
+        int end = n - first < 32 ? n - first : 32;
+        for (int i = 0; i < end; i++) logits[first + i] = word >> i & 1 ? logits[first + i] : -INFINITY;
+    }
+}
+
+/* (V,) logits -> a token; logits and noise fill whole vectors, `heap`: (V,) scratch, `mask`: see apply_mask, NULL: none. See
+   gpt_cli/sampling/filters.py, which is the definition. */
+static int sample_token(float *logits, int n, const Sampling *sampling, const uint32_t *mask, const float *noise, float *heap) {
     for (int i = n; i % LANES; i++) logits[i] = -INFINITY;
+    if (mask) apply_mask(logits, n, mask);
     for (int i = 0; i < sampling->n_banned; i++) logits[sampling->token_lists[i]] = -INFINITY;
     if (sampling->temperature > 0) {
         for (int i = 0; i < n; i += LANES) *(vec *)(logits + i) /= sampling->temperature;

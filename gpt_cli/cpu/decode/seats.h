@@ -13,6 +13,7 @@ typedef struct Seat {
     int32_t logits_mode, remaining; /* remaining: of max_new_tokens */
     bool has_logits; /* its logits were computed in this step */
     float *logits, *heap, *kept_logits; /* (V padded) each */
+    const uint32_t *mask; /* of the caller, who may change it between steps; NULL: none. See apply_mask */
 } Seat;
 
 typedef struct { /* workspaces of the forward passes of all seats of a model */
@@ -70,6 +71,9 @@ Seat *gpt_join(const Model *m, const int32_t *prompt, int32_t length, uint32_t s
 /* (V,): the logits of the next token, unless they are dropped. */
 const float *gpt_seat_logits(const Seat *seat) { return seat->kept_logits; }
 
+/* Sample under `mask` from now on, which stays the caller's. */
+void gpt_mask_seat(Seat *seat, const uint32_t *mask) { seat->mask = mask; }
+
 /* The token that the caller sampled. */
 void gpt_accept(Seat *seat, int32_t token) { append_token(seat->model, &seat->sequence, token); }
 
@@ -114,7 +118,7 @@ static void sample_seats(const BatchStep *r, int step, int begin, int end) {
             continue;
         }
         if (seat->sampling.temperature > 0) draw_gumbel(s, v, s->noise);
-        *token = sample_token(seat->logits, v, &seat->sampling, s->noise, seat->heap);
+        *token = sample_token(seat->logits, v, &seat->sampling, seat->mask, s->noise, seat->heap);
         append_token(seat->model, s, *token);
         if (ends_sequence(&seat->sampling, *token) || !--seat->remaining) s->active = false;
     }
@@ -132,7 +136,7 @@ static void batch_worker(void *context, int begin, int end) {
 static void sample_first_step(void *context, int begin, int end) { sample_seats(context, 0, begin, end); }
 
 /* `steps` tokens of each of `n` seats into `tokens` (steps, n), or NO_TOKEN, NEEDS_SAMPLING. With a seat whose caller samples
-   `steps` is 1. A step runs about `prompt_budget` tokens of prompts. */
+   or a mask `steps` is 1. A step runs about `prompt_budget` tokens of prompts. */
 void gpt_step_batch(ContinuousBatch *batch, Seat **seats, int32_t n, int32_t steps, int32_t prompt_budget, int32_t *tokens) {
     Model *m = batch->model;
     Pool *pool = shared_pool(m);

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpt_cli.cpu.decode.bindings import Handle, address
 from gpt_cli.cpu.decode.decoder import NativeDecoder, settings_of
-from gpt_cli.cpu.decode.numpy_sampler import TokenChoice
+from gpt_cli.cpu.decode.numpy_sampler import Masks, TokenChoice
 from gpt_cli.cpu.decode.weights import Array
 
 _LOGITS_DROPPED, _LOGITS_KEPT, _CALLER_SAMPLES = 0, 1, 2  # as seats.h has them
@@ -30,6 +30,7 @@ class Seat:
         *,
         keep_logits: bool = False,
         caller_samples: bool = False,
+        mask: Masks | None = None,
         max_new_tokens: int = _ENDLESS,
     ) -> None:
         decoder = batch.decoder
@@ -49,6 +50,10 @@ class Seat:
         del token_lists  # the seat has a copy
         self._batch = batch  # whose model it points into
         self.handle = Handle(pointer, self._library.gpt_leave)
+        self.mask = mask
+        """(W,): excludes tokens; the caller may change it before each step, which is one of one token then."""
+        if mask is not None:
+            self._library.gpt_mask_seat(self.handle.pointer, address(mask))
 
     def logits(self) -> Array:
         """(V,): the logits from which the latest token was sampled, or the next one is to be. A copy."""
@@ -74,7 +79,7 @@ class ContinuousBatch:
 
         Fewer, or none, where a text ended, or its prompt is still being read: of prompts about this many tokens a step.
         """
-        assert steps == 1 or not any(seat.caller_samples for seat in seats)
+        assert steps == 1 or not any(seat.caller_samples or seat.mask is not None for seat in seats)
         pointers = (ctypes.c_void_p * len(seats))(*(seat.handle.pointer.value for seat in seats))
         tokens = np.empty((steps, len(seats)), np.int32)
         self.decoder._library.gpt_step_batch(

@@ -15,6 +15,8 @@ typedef struct {
     char *caches; /* KV caches of all */
     float *logits, *heap_scratch; /* (n, V padded) each */
     bool shared_prompt;            /* one prompt for all: prefilled once */
+    const uint32_t *masks; /* (n, mask_words) of the caller, who may change them between steps; NULL: none. See apply_mask */
+    int32_t mask_words;
 } Session;
 
 /* Where the token does not fit, the older half of the window is dropped first and the rest prefilled again at its new positions
@@ -63,7 +65,9 @@ static void sample_tokens(void *context, int begin, int end) {
         if (session->sampling.temperature > 0) draw_gumbel(s, v, s->noise);
         if (!s->active) continue;
         size_t at = i * session->logits_stride;
-        append_token(session->model, s, sample_token(session->logits + at, v, &session->sampling, s->noise, session->heap_scratch + at));
+        const uint32_t *mask = session->masks ? session->masks + (size_t)i * session->mask_words : NULL;
+        append_token(session->model, s,
+                     sample_token(session->logits + at, v, &session->sampling, mask, s->noise, session->heap_scratch + at));
     }
 }
 
