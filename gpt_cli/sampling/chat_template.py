@@ -6,7 +6,7 @@ messages and the texts of the special tokens, and no way to files, modules or at
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -44,7 +44,13 @@ class TemplateConversation:
     beginning of its text, and keeps its role. Raises RequestError for a template that is not valid.
     """
 
-    def __init__(self, tokenizer: ForeignTokenizer, context_length: int, system: str | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: ForeignTokenizer,
+        context_length: int,
+        system: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         assert tokenizer.chat_template is not None
         self.system = system
         self.turns: list[Turn] = []
@@ -53,7 +59,7 @@ class TemplateConversation:
         """The whole text of prompts and answers."""
         self.truncated = False
         """True if anything that was said is no longer seen."""
-        self._tokenizer, self._context = tokenizer, context_length
+        self._tokenizer, self._context, self._tools = tokenizer, context_length, tools
         self._messages: list[tuple[str, str]] = []
         self._user_text: str | None = None
         compile_template(tokenizer.chat_template)
@@ -148,7 +154,7 @@ class TemplateConversation:
 
     def _encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         system = [] if self.system is None else [("system", self.system)]
-        return encode_messages(self._tokenizer, [*system, *messages])
+        return encode_messages(self._tokenizer, [*system, *messages], self._tools)
 
 
 def imported_template(config: Config, tokenizer: Tokenizer) -> ForeignTokenizer | None:
@@ -159,9 +165,14 @@ def imported_template(config: Config, tokenizer: Tokenizer) -> ForeignTokenizer 
     return None if is_spelled else tokenizer
 
 
-def encode_messages(tokenizer: ForeignTokenizer, messages: Sequence[tuple[str, str]]) -> list[int]:
+def encode_messages(
+    tokenizer: ForeignTokenizer,
+    messages: Sequence[tuple[str, str]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> list[int]:
     """The ids of (role, text) messages in the tokenizer's chat template, up to where the assistant answers.
 
+    A template may describe `tools`, functions as OpenAI's API spells them, to the model.
     Raises RequestError for a template that is not valid, or that refuses the messages.
     """
     assert tokenizer.chat_template is not None
@@ -169,7 +180,7 @@ def encode_messages(tokenizer: ForeignTokenizer, messages: Sequence[tuple[str, s
     spelled = [{"role": role, "content": text} for role, text in messages]
     special = dict(tokenizer.named)
     try:
-        pieces = template.generate(messages=spelled, tools=None, documents=None, add_generation_prompt=True, **special)
+        pieces = template.generate(messages=spelled, tools=tools, documents=None, add_generation_prompt=True, **special)
         rendered, size = [], 0
         for piece in pieces:
             rendered.append(piece)

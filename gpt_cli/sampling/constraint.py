@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from gpt_cli.cpu.decode.numpy_sampler import Masks
 from gpt_cli.errors import RequestError
+from gpt_cli.sampling.grammar_limits import PARSER_LIMITS, check_limits
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import Tokenizer
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _ALL = np.uint32(0xFFFFFFFF)  # a word of a mask that excludes nothing
 _KEPT = 32  # compiled grammars of a vocabulary
-_MAX_SOURCE = 200_000  # characters of a schema or grammar
 _JSON_SPACE = r" |\r?\n[ \t]{0,40}"  # where JSON may have white space: unbounded, a small model writes nothing else
 _NO_FORCING = (
     '\n%llguidance {"no_forcing": true}\n'  # the model chooses how text is split into tokens, as without a mask
@@ -182,9 +182,8 @@ class _Vocabulary:
     def _compile(self, name: str, source: str) -> "LLMatcher":
         from llguidance import LLMatcher, LLParserLimits  # noqa: PLC0415
 
-        if len(source) > _MAX_SOURCE:
-            raise RequestError(f"{name}: more than {_MAX_SOURCE:,} characters")
-        limits = LLParserLimits(verbose_errors=False)
+        check_limits(name, source)
+        limits = LLParserLimits(**PARSER_LIMITS)
         lark = self._lark(name, source)
         matcher = LLMatcher(
             self._tokenizer, LLMatcher.grammar_from_lark(lark + _NO_FORCING), log_level=0, limits=limits
@@ -206,13 +205,13 @@ class _Vocabulary:
         if name == "grammar":
             return source
         if name == "json_schema":
-            return f"start: %json {_schema(source)}"
+            return f"start: {json_rule(source)}"
         writable = "" if self._characters is None else f" & /{self._characters}*/"  # so that nothing is a dead end
         return f"start: TEXT\nTEXT: /(?:{regex_to_lark(source, '')})/{writable}"
 
 
-def _schema(source: str) -> str:
-    """A JSON schema with our options of llguidance."""
+def json_rule(source: str) -> str:
+    """The right side of a rule of llguidance's Lark: JSON that the schema `source` allows. Raises RequestError."""
     try:
         schema = json.loads(source)
     except (ValueError, RecursionError) as error:
@@ -221,7 +220,7 @@ def _schema(source: str) -> str:
         schema = {}
     if not isinstance(schema, dict):
         raise RequestError("json_schema: not a JSON object")
-    return json.dumps(schema | {"x-guidance": {"whitespace_pattern": _JSON_SPACE}})
+    return "%json " + json.dumps(schema | {"x-guidance": {"whitespace_pattern": _JSON_SPACE}})
 
 
 def _character_class(pieces: Sequence[bytes]) -> str | None:

@@ -229,7 +229,7 @@ def test_a_stop_string_ends_the_text_of_a_grammar_only_where_it_is_a_match() -> 
         ({"json_schema": {"not": {}}}, 'json_schema: Unimplemented keys: ["not"]'),
         ({"json_schema": {"type": "object"}}, "json_schema: the vocabulary cannot write any text that matches"),
         ({"grammar": "start: x"}, 'grammar: at 1(8): unknown name: "x"'),
-        ({"grammar": "start: " + "a" * 300_000}, "grammar: more than 200,000 characters"),
+        ({"grammar": "start: " + "a" * 300_000}, "grammar: more than 16,384 bytes"),
     ],
 )
 def test_a_constraint_that_cannot_be_followed_is_one_clear_error(options: dict[str, object], message: str) -> None:

@@ -14,12 +14,13 @@ import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
+from gpt_cli.cpu.decode.numpy_decoder import NumpyDecoder
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.sampling import SamplingParams, stream_texts
+from gpt_cli.sampling import SamplingParams, native_stream, stream_texts
 from gpt_cli.sampling.native_stream import max_batch
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer, train_tokenizer
@@ -129,6 +130,32 @@ def test_weights_that_do_not_fit_their_config_are_told_when_the_run_is_loaded(tm
     path = save(tmp_path, 1, GPT(SHAPE, 256).state_dict(), {}, {}, config, ByteTokenizer())
     with pytest.raises(UserError, match="does not fit its config"):
         gpt_cli.load(path)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("decoder", ["kernel", "numpy"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"choices": ["a", "ab", "the other"]},
+        {"regex": r"[a-z]{2,9}(, [a-zé]+)*\."},
+        {"json_schema": {"type": "object", "properties": {"a": {"enum": [1, "x", None]}, "b": {"type": "integer"}}}},
+        {"grammar": 'start: "(" start ")" | /[a-f]+/'},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_constrained_text_is_the_same_by_every_engine(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, decoder: str, temperature: float, constraint: dict[str, Any]
+) -> None:
+    if decoder == "numpy":
+        monkeypatch.setattr(native_stream, "NativeDecoder", lambda weights, **_: NumpyDecoder(weights))
+    texts: dict[str, list[Any]] = {}
+    for engine in "native", "torch":
+        run = gpt_cli.load(checkpoint, engine=engine)  # type: ignore[arg-type]
+        batch = [run.generate_batch(prompt, 3, seed=4, temperature=temperature, **constraint) for prompt in ("ab", "x")]
+        texts[engine] = [(text.text(), text.tokens, text.finish_reason) for one in batch for text in one]
+    assert texts["native"] == texts["torch"]
 
 
 @pytest.mark.usefixtures("kernel")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.constraint import compile_constraint
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk
 from gpt_cli.serve.limits import Limits
@@ -26,6 +27,8 @@ SAMPLING = [
     SamplingParams(temperature=0.0),
     SamplingParams(temperature=0.8, top_k=7),
     SamplingParams(temperature=1.2, top_p=0.9, stop=("e",)),
+    SamplingParams(temperature=1.0, regex="[a-z ]{3,20}(!|[0-9]+)"),
+    SamplingParams(temperature=1.0, top_k=3, json_schema='{"type": "array", "items": {"type": "boolean"}}'),
 ]
 
 
@@ -51,7 +54,9 @@ CASE = st.fixed_dictionaries(
 
 def make_sequence(model: ServedModel, case: dict[str, Any], index: int, queue: ChunkQueue) -> ActiveSequence:
     sampling: SamplingParams = case["sampling"].replace({"seed": case["seed"], "max_new_tokens": case["tokens"]})
-    request = SequenceRequest(Opening(case["prompt"]), sampling, return_logits=case["n_top"] is not None)
+    constraint = compile_constraint(model.tokenizer, sampling)
+    n_top, prompt = case["n_top"], Opening(case["prompt"])
+    request = SequenceRequest(prompt, sampling, return_logits=n_top is not None, constraint=constraint)
     streamed = case.get("streamed", True)
     deadline = time.monotonic() + 3600
     return ActiveSequence(index, model.engine, model.tokenizer, request, case["n_top"], queue, deadline, streamed)
