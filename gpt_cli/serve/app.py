@@ -181,7 +181,7 @@ async def completions(state: ServerState, request: Request) -> Response:
     model = await state.registry.get(body.model)
     prompts = await encode_prompts(model, body.prompt, parse_special=bool(body.parse_special))
     plain_text = is_plain_text(model, body.prompt)
-    generation = await make_generation_request(model, prompts, body, state.limits, plain_text=plain_text)
+    generation = await make_generation_request(model, prompts, body, state.limits, n=body.n or 1, plain_text=plain_text)
     echoes = [model.tokenizer.decode(tokens) for tokens in prompts] if body.echo else []
     return await _answer(state, request, "text_completion", generation, body, body.logprobs, echoes)
 
@@ -190,18 +190,16 @@ async def chat(state: ServerState, request: Request) -> Response:
     """`POST /v1/chat/completions`."""
     body = ChatRequest.read(await read_object(request, state.limits))
     _check_top("top_logprobs", body.top_logprobs, state.limits)
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    if body.max_tokens is not None and body.max_completion_tokens is not None:
+    if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
     model = await state.registry.get(body.model)
     tokens, truncated = await asyncio.to_thread(encode_chat, model, body.messages)
     if body.stop is not None and (end := model.config.data.learned_end):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
         body = body.model_copy(update={"stop": [*stops, end]})
-    generation = await make_generation_request(
-        model, [tokens], body, state.limits, body.max_completion_tokens, truncated=truncated
-    )
+    generation = await make_generation_request(model, [tokens], body, state.limits, n=body.n or 1, truncated=truncated)
     n_top = (body.top_logprobs or 0) if body.logprobs else None
     return await _answer(state, request, "chat.completion", generation, body, n_top, [])
 
@@ -215,8 +213,6 @@ async def _answer(
     n_top: int | None,
     echoes: list[str],
 ) -> Response:
-    if body.stream_options is not None and not body.stream:
-        raise ApiError(400, "stream_options needs stream: true", param="stream_options")
     prompt_entries, deadline = [], time.monotonic() + state.limits.seconds
     if echoes and n_top is not None:
         for tokens in generation.prompts:

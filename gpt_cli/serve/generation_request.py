@@ -19,7 +19,7 @@ from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.api_errors import ApiError, to_api_error
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
-from gpt_cli.serve.request_schemas import GenerationFields, Message
+from gpt_cli.serve.request_schemas import SamplingFields, Turn
 from gpt_cli.tokenizer import ForeignTokenizer, UnknownCharacters
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class GenerationRequest:
 async def make_generation_request(
     model: ServedModel,
     prompts: list[list[int]],
-    body: GenerationFields,
+    body: SamplingFields,
     limits: Limits,
-    max_tokens: int | None = None,
     *,
+    n: int = 1,
     plain_text: bool = False,
     truncated: bool = False,
 ) -> GenerationRequest:
@@ -70,16 +70,14 @@ async def make_generation_request(
 
     Raises ApiError for values beyond the limits, or that exclude each other.
     """
-    n = body.n or 1
     _check_limit("n", n, limits.n)
     _check_limit("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
-    sampling = _sampling(model, body, max_tokens)
-    explicit = body.max_tokens is not None or max_tokens is not None
-    if sampling.max_new_tokens > limits.max_tokens and not explicit:  # the run's default
-        sampling = replace(sampling, max_new_tokens=limits.max_tokens)
-    _check_limit("max_tokens", sampling.max_new_tokens, limits.max_tokens)
+    sampling = _sampling(model, body)
+    if sampling.max_new_tokens > limits.max_tokens and "max_new_tokens" not in body.sampling_options():
+        sampling = replace(sampling, max_new_tokens=limits.max_tokens)  # the run's default
+    _check_limit(body.length_field, sampling.max_new_tokens, limits.max_tokens)
     if body.min_new_tokens is not None and body.min_new_tokens > sampling.max_new_tokens:
-        message = f"min_new_tokens is {body.min_new_tokens:,}, and max_tokens {sampling.max_new_tokens:,}"
+        message = f"min_new_tokens is {body.min_new_tokens:,}, and {body.length_field} {sampling.max_new_tokens:,}"
         raise ApiError(400, message, param="min_new_tokens")
     for tokens in prompts:
         _check_limit("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
@@ -116,10 +114,8 @@ def _with_processors(request: GenerationRequest, presence: float, frequency: flo
     return replace(request, penalties=penalties, processor_factory=factory)
 
 
-def _sampling(model: ServedModel, body: GenerationFields, max_tokens: int | None) -> SamplingParams:
+def _sampling(model: ServedModel, body: SamplingFields) -> SamplingParams:
     values = body.sampling_options()
-    if max_tokens is not None:
-        values["max_new_tokens"] = max_tokens
     if body.choices is not None:
         values["choices"] = _known_choices(model, body.choices)
     if body.logit_bias is not None:
@@ -206,7 +202,7 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt
     return list(tokens)
 
 
-def encode_chat(model: ServedModel, messages: Sequence[Message]) -> tuple[list[int], bool]:
+def encode_chat(model: ServedModel, messages: Sequence[Turn]) -> tuple[list[int], bool]:
     """(the messages in the chat template of `gpt chat`, as tokens; whether any of them was dropped or shortened to fit
     into the context): see docs/howto/serve.md.
 

@@ -1,108 +1,36 @@
-"""Schemas of request bodies. Unknown keys are refused by name, never ignored."""
+"""Schemas of request bodies: the fields that each path takes."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
-from gpt_cli.config.removed import SAMPLING, removed_use
 from gpt_cli.sampling.sampling_params import SamplingOptions, off_as_none, range_problem
-from gpt_cli.serve.api_errors import ApiError
+from gpt_cli.serve.strict_schema import StrictSchema
 
-_UNSUPPORTED = frozenset(
-    {
-        "audio",
-        "best_of",
-        "function_call",
-        "functions",
-        "guided_json",
-        "json_schema",
-        "metadata",
-        "modalities",
-        "parallel_tool_calls",
-        "prediction",
-        "reasoning_effort",
-        "response_format",
-        "service_tier",
-        "store",
-        "suffix",
-        "tool_choice",
-        "tools",
-        "use_beam_search",
-        "verbosity",
-        "web_search_options",
-    }
-)
-_OPTION_OF = {
-    "max_tokens": "max_new_tokens",
-    "max_completion_tokens": "max_new_tokens",
-}  # OpenAI's names
+_LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_OPTION_OF = dict.fromkeys(_LENGTHS, "max_new_tokens")  # OpenAI's names
 _Text = Annotated[str, Field(max_length=100_000)]
 _Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 _Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
 _Bias = Annotated[FiniteFloat, Field(ge=-100, le=100)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
-
-    @classmethod
-    def read(cls, content: dict[str, Any]) -> Self:
-        """Validate a JSON object. Raises ApiError that names the wrong parameter."""
-        for name, value in content.items():
-            if name in SAMPLING and (problem := removed_use(name, value)) is not None:
-                raise ApiError(400, problem, param=name, code="unsupported_parameter")
-        fields_set = {
-            name: value
-            for name, value in content.items()
-            if name not in SAMPLING and (value is not None or name not in _UNSUPPORTED)
-        }
-        try:
-            return cls.model_validate(fields_set)
-        except ValidationError as error:
-            first, *others = error.errors(include_url=False, include_input=False, include_context=False)
-            if first["type"] == "string_type":  # or a list, in which something is wrong
-                inside_of = first["loc"][:-1]
-                depth = len(first["loc"])
-                inner = (one for one in others if len(one["loc"]) + (one["type"] == "too_long") > depth)
-                first = next((other for other in inner if other["loc"][: len(inside_of)] == inside_of), first)
-            name, *inside = map(str, first["loc"])
-            param = ".".join([name, *(part for part in inside if not part.startswith(("list[", "str", "constr")))])
-            raise _validation_error(first["type"], param, first["msg"]) from None
-
-
-_ELSEWHERE = {"messages": ": POST /v1/chat/completions takes it", "prompt": ": POST /v1/completions takes it"}
-
-
-def _validation_error(kind: str, param: str, message: str) -> ApiError:
-    if kind == "extra_forbidden" and param in _UNSUPPORTED:
-        return ApiError(400, f"{param} is not supported here", param=param, code="unsupported_parameter")
-    if kind == "extra_forbidden":
-        elsewhere = _ELSEWHERE.get(param, "")
-        return ApiError(400, f"there is no parameter {param} here{elsewhere}", param=param, code="unknown_parameter")
-    if kind == "missing":
-        return ApiError(400, f"{param} is missing", param=param, code="missing_parameter")
-    colon = "" if kind == "value_error" else ":"
-    message = message.removeprefix("Value error, ")
-    return ApiError(400, f"{param}{colon} {message}", param=param, code="invalid_parameter")
-
-
-class StreamOptions(_Strict):
+class StreamOptions(StrictSchema):
     """Options of a stream."""
 
     include_usage: bool = False
 
 
-class GenerationFields(_Strict):
-    """Fields that completions and chat share. None: the value of the run's config.
+class SamplingFields(StrictSchema):
+    """Fields that all requests for text share. None: the value of the run's config.
 
     A sampling option has the range that `SamplingParams` gives it, and is off as on the command line.
     """
 
     model: str | None = None
-    max_tokens: int | None = None
     temperature: FiniteFloat | None = None
     top_p: FiniteFloat | None = None
-    n: int | None = Field(None, ge=1)
     stop: _Stop | Annotated[list[_Stop], Field(max_length=16)] | None = None
     seed: int | None = None
     presence_penalty: _Penalty | None = None
@@ -111,7 +39,9 @@ class GenerationFields(_Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    """Accepted and ignored: the server records nothing about its clients."""
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    """These three only label a request. They are ignored: the server records nothing about its clients."""
     top_k: int | None = None
     min_p: FiniteFloat | None = None
     repetition_penalty: FiniteFloat | None = None
@@ -119,6 +49,11 @@ class GenerationFields(_Strict):
     min_new_tokens: int | None = None
     regex: Annotated[str, Field(max_length=2000)] | None = None
     choices: Annotated[list[_Stop], Field(min_length=1, max_length=100)] | None = None
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _empty_stop_is_none(cls, value: Any) -> Any:
+        return [] if value == "" else value
 
     @field_validator("*")
     @classmethod
@@ -137,6 +72,19 @@ class GenerationFields(_Strict):
         values = {_OPTION_OF.get(name, name): value for name, value in given.items()}
         return {name: values[name] for name in SamplingOptions.__annotations__ if name in values}
 
+    @property
+    def length_field(self) -> str:
+        """The field by which the request bounds the new tokens."""
+        own = [name for name in _LENGTHS if name in type(self).model_fields]
+        return next((name for name in own if getattr(self, name) is not None), own[-1])
+
+
+class GenerationFields(SamplingFields):
+    """Fields that completions and chat share."""
+
+    max_tokens: int | None = None
+    n: int | None = Field(None, ge=1)
+
 
 class CompletionRequest(GenerationFields):
     """`POST /v1/completions`."""
@@ -150,23 +98,43 @@ class CompletionRequest(GenerationFields):
     logprobs: int | None = Field(None, ge=0)
 
 
-class Part(_Strict):
+class Part(StrictSchema):
     """A part of a message."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]
     text: _Text
 
 
-class Message(_Strict):
-    """A turn of a chat."""
+def _check_content(value: str | list[Part] | None, info: ValidationInfo) -> str | list[Part]:
+    if value is None and info.data.get("role") != "assistant":
+        raise PydanticKnownError("missing")
+    return value or ""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: _Text | Annotated[list[Part], Field(max_length=100)]
-    name: str | None = None
+
+_Role = Literal["system", "developer", "user", "assistant"]
+_Content = Annotated[
+    _Text | Annotated[list[Part], Field(max_length=100)] | None,
+    Field(validate_default=True),
+    AfterValidator(_check_content),
+]
+
+
+class Turn(StrictSchema):
+    """A message with its role."""
+
+    role: _Role
+    content: _Content = None
 
     @property
     def text(self) -> str:
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        content = self.content or ""
+        return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+class Message(Turn):
+    """A turn of a chat."""
+
+    name: str | None = None
 
 
 class ChatRequest(GenerationFields):
@@ -178,7 +146,29 @@ class ChatRequest(GenerationFields):
     top_logprobs: int | None = Field(None, ge=0)
 
 
-class TokenizeRequest(_Strict):
+class InputItem(Turn):
+    """A message of the input of `POST /v1/responses`, also as an earlier answer has it."""
+
+    type: Literal["message"] = "message"
+    id: str | None = None
+    status: Literal["completed", "incomplete", "in_progress"] | None = None
+
+
+class ResponseRequest(SamplingFields):
+    """`POST /v1/responses`."""
+
+    input: _Text | Annotated[list[InputItem], Field(min_length=1, max_length=500)]
+    instructions: _Text | None = None
+    max_output_tokens: int | None = None
+
+    @property
+    def messages(self) -> list[Turn]:
+        """The instructions, if there are any, and the input."""
+        system = [Turn(role="system", content=self.instructions)] if self.instructions else []
+        return system + ([Turn(role="user", content=self.input)] if isinstance(self.input, str) else list(self.input))
+
+
+class TokenizeRequest(StrictSchema):
     """`POST /tokenize`."""
 
     model: str | None = None
@@ -186,14 +176,14 @@ class TokenizeRequest(_Strict):
     parse_special: bool | None = None
 
 
-class DetokenizeRequest(_Strict):
+class DetokenizeRequest(StrictSchema):
     """`POST /detokenize`."""
 
     model: str | None = None
     tokens: list[Annotated[int, Field(ge=0)]]
 
 
-class AttentionRequest(_Strict):
+class AttentionRequest(StrictSchema):
     """`POST /attention`. Layers and heads count from 0, as in `gpt attention`."""
 
     model: str | None = None
@@ -202,7 +192,7 @@ class AttentionRequest(_Strict):
     head: int = Field(0, ge=0)
 
 
-class ScoreRequest(_Strict):
+class ScoreRequest(StrictSchema):
     """`POST /score`."""
 
     model: str | None = None

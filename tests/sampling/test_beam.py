@@ -178,7 +178,7 @@ def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it
 
     engine = SimpleNamespace(needs_processors=lambda sampling: False)
     model: Any = SimpleNamespace(defaults=SampleConfig(beams=2, top_k=4), engine=engine, context_length=8)
-    request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({}), Limits(), max_tokens=5))
+    request = asyncio.run(make_generation_request(model, [[1]], CompletionRequest.read({"max_tokens": 5}), Limits()))
     assert (request.sampling.beams, request.sampling.top_k) == (None, 4)
     with pytest.raises(ApiError, match="there is no parameter beams here"):
         CompletionRequest.read({"prompt": "a", "beams": 2})
