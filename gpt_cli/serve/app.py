@@ -4,9 +4,10 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -18,8 +19,9 @@ from gpt_cli import __version__
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.serve import pages
 from gpt_cli.serve.access_control import AccessMiddleware, AccessPolicy
-from gpt_cli.serve.answers import Answer, ObjectType, while_connected
+from gpt_cli.serve.answers import Answer, AnswerFormat, stream, while_connected
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse, to_api_error
+from gpt_cli.serve.choice_formats import ChatFormat, CompletionFormat
 from gpt_cli.serve.generation_request import (
     GenerationRequest,
     check_tokens,
@@ -36,10 +38,13 @@ from gpt_cli.serve.request_schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
-    GenerationFields,
+    ResponseRequest,
+    SamplingFields,
     ScoreRequest,
     TokenizeRequest,
+    Turn,
 )
+from gpt_cli.serve.responses import ResponseFormat
 from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.scoring import prompt_logprobs, score_text, token_text
 from gpt_cli.serve.server_metrics import ServerMetrics
@@ -89,6 +94,7 @@ def make_app(state: ServerState, policy: AccessPolicy) -> FastAPI:
         ("GET", "/v1/models/{name:path}", retrieve_model),
         ("POST", "/v1/completions", completions),
         ("POST", "/v1/chat/completions", chat),
+        ("POST", "/v1/responses", responses),
         ("POST", "/tokenize", tokenize),
         ("POST", "/detokenize", detokenize),
         ("POST", "/score", score),
@@ -128,7 +134,7 @@ def _endpoint(state: ServerState, path: str, handler: Callable[[ServerState, Req
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    elsewhere = "a text is asked for at /v1/chat/completions or /v1/completions"
+    elsewhere = "a text is asked for at /v1/chat/completions, /v1/responses or /v1/completions"
     messages = {404: f"there is nothing at this path: {elsewhere}", 405: "this path takes another method"}
     message = messages.get(error.status_code, str(error.detail))
     return ApiError(error.status_code, message, headers=error.headers).response()
@@ -183,7 +189,8 @@ async def completions(state: ServerState, request: Request) -> Response:
     plain_text = is_plain_text(model, body.prompt)
     generation = await make_generation_request(model, prompts, body, state.limits, n=body.n or 1, plain_text=plain_text)
     echoes = [model.tokenizer.decode(tokens) for tokens in prompts] if body.echo else []
-    return await _answer(state, request, "text_completion", generation, body, body.logprobs, echoes)
+    form = partial(CompletionFormat, usage=_wants_usage(body))
+    return await _answer(state, request, body, generation, form, body.logprobs, echoes)
 
 
 async def chat(state: ServerState, request: Request) -> Response:
@@ -194,36 +201,55 @@ async def chat(state: ServerState, request: Request) -> Response:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
+    generation = await _chat_generation(state, body, body.messages, body.n or 1)
+    n_top = (body.top_logprobs or 0) if body.logprobs else None
+    form = partial(ChatFormat, usage=_wants_usage(body))
+    return await _answer(state, request, body, generation, form, n_top)
+
+
+async def responses(state: ServerState, request: Request) -> Response:
+    """`POST /v1/responses`: a chat in OpenAI's newer shape. Nothing is stored."""
+    body = ResponseRequest.read(await read_object(request, state.limits))
+    generation = await _chat_generation(state, body, body.messages)
+    return await _answer(state, request, body, generation, partial(ResponseFormat, body))
+
+
+async def _chat_generation(
+    state: ServerState, body: SamplingFields, messages: Sequence[Turn], n: int = 1
+) -> GenerationRequest:
     model = await state.registry.get(body.model)
-    tokens, truncated = await asyncio.to_thread(encode_chat, model, body.messages)
+    tokens, truncated = await asyncio.to_thread(encode_chat, model, messages)
     if body.stop is not None and (end := model.config.data.learned_end):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
         body = body.model_copy(update={"stop": [*stops, end]})
-    generation = await make_generation_request(model, [tokens], body, state.limits, n=body.n or 1, truncated=truncated)
-    n_top = (body.top_logprobs or 0) if body.logprobs else None
-    return await _answer(state, request, "chat.completion", generation, body, n_top, [])
+    return await make_generation_request(model, [tokens], body, state.limits, n=n, truncated=truncated)
+
+
+def _wants_usage(body: SamplingFields) -> bool:
+    return body.stream_options is not None and body.stream_options.include_usage
 
 
 async def _answer(
     state: ServerState,
     request: Request,
-    object_type: ObjectType,
+    body: SamplingFields,
     generation: GenerationRequest,
-    body: GenerationFields,
-    n_top: int | None,
-    echoes: list[str],
+    make_format: Callable[[Answer], AnswerFormat],
+    n_top: int | None = None,
+    echoes: Sequence[str] = (),
 ) -> Response:
     prompt_entries, deadline = [], time.monotonic() + state.limits.seconds
     if echoes and n_top is not None:
         for tokens in generation.prompts:
             prompt_entries.append(await prompt_logprobs(state.scheduler, generation.model, tokens, n_top, deadline))
     streamed = bool(body.stream)
-    answer = Answer(object_type, generation, state.scheduler, state.limits, n_top, deadline, echoes, streamed=streamed)
-    if body.stream:
-        usage = body.stream_options is not None and body.stream_options.include_usage
-        events = answer.stream(prompt_entries, usage=usage)
-        return StreamingResponse(events, media_type="text/event-stream", headers=_EVENT_STREAM_HEADERS)
-    return AsciiJSONResponse(await while_connected(request, answer, asyncio.create_task(answer.whole(prompt_entries))))
+    answer = Answer(
+        generation, state.scheduler, state.limits, deadline, n_top, echoes, prompt_entries, streamed=streamed
+    )
+    form = make_format(answer)
+    if streamed:
+        return StreamingResponse(stream(answer, form), media_type="text/event-stream", headers=_EVENT_STREAM_HEADERS)
+    return AsciiJSONResponse(await while_connected(request, answer, asyncio.create_task(form.whole())))
 
 
 def _check_top(name: str, value: int | None, limits: Limits) -> None:

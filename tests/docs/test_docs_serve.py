@@ -12,7 +12,7 @@ import torch
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
+from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest, ResponseRequest
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.support.command import ROOT, run_python
 from tests.support.live_server import SHAPE, Client, make_run, serving
@@ -55,7 +55,8 @@ def test_the_python_of_the_page_runs(client: Client, tmp_path: Path) -> None:
 def test_the_parameters_of_the_page_are_those_of_the_schema() -> None:
     rows = re.findall(r"^\| (?:of OpenAI's|ours) \| (.*) \|$", PAGE, flags=re.MULTILINE)
     documented = {name for row in rows for part in re.findall(r"`([^`]+)`", row) for name in part.split()}
-    assert documented == set(CompletionRequest.model_fields) | set(ChatRequest.model_fields)
+    schemas = (CompletionRequest, ChatRequest, ResponseRequest)
+    assert documented == {name for schema in schemas for name in schema.model_fields}
 
 
 def test_the_bounds_of_the_page_are_the_defaults() -> None:

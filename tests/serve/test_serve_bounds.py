@@ -24,7 +24,7 @@ from gpt_cli.serve.access_control import make_access_policy
 from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.generation_request import _COMPILER
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest
+from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest, ResponseRequest
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.command import subprocess_env
 from tests.support.live_server import SHAPE, Client, make_run, serving
@@ -223,9 +223,16 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 NAMES = st.sampled_from(
-    [*CompletionRequest.model_fields, *ChatRequest.model_fields, "text", "tokens", "tools", "top_logprobs"]
+    [
+        *CompletionRequest.model_fields,
+        *ChatRequest.model_fields,
+        *ResponseRequest.model_fields,
+        *("text", "tokens", "tools", "top_logprobs"),
+    ]
 )
-PATHS = st.sampled_from(["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/score"])
+PATHS = st.sampled_from(
+    ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize", "/score"]
+)
 
 
 @settings(max_examples=300)

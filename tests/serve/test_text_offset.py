@@ -11,7 +11,7 @@ pytest.importorskip("fastapi")
 
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.serve.active_sequence import SequenceChunk, TokenLogprob
-from gpt_cli.serve.answers import StreamedChoice, TokenPlaces
+from gpt_cli.serve.streamed_choice import StreamedChoice, TokenPlaces
 from gpt_cli.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from tests.support.export_models import TOKENIZERS
 from tests.support.foreign_gguf import foreign_tokenizer

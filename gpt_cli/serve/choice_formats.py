@@ -1,0 +1,157 @@
+"""The answers of `/v1/completions` and `/v1/chat/completions`: choices, whole or as the deltas of a stream."""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from gpt_cli.serve.active_sequence import TokenLogprob
+from gpt_cli.serve.answers import Answer
+from gpt_cli.serve.api_errors import ApiError, dumps
+from gpt_cli.serve.model_registry import ServedModel
+from gpt_cli.serve.scoring import bytes_text, token_text
+from gpt_cli.serve.streamed_choice import ChoiceDelta, OffsetLogprob, StreamedChoice
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class CompletionFormat:
+    """`text_completion`."""
+
+    id_prefix, object_type, chunk_type = "cmpl-", "text_completion", "text_completion"
+
+    def __init__(self, answer: Answer, *, usage: bool = False) -> None:
+        """With `usage` a stream ends with the number of tokens."""
+        self._answer, self._usage = answer, usage
+        self._id = self.id_prefix + secrets.token_hex(12)
+        self._event_head = ""
+
+    async def whole(self) -> dict[str, Any]:
+        logprobs: list[list[OffsetLogprob]] = [[] for _ in self._answer.choices]
+        async for deltas in self._answer.deltas():
+            for delta in deltas:
+                logprobs[delta.index] += delta.logprobs
+        choices = [
+            _choice(i, self._content(choice), self._logprobs(logprobs[i]), choice.finish_reason)
+            for i, choice in enumerate(self._answer.choices)
+        ]
+        return self._envelope(self.object_type, choices) | {"usage": self._usage_json()}
+
+    async def events(self) -> AsyncIterator[bytes]:
+        async for deltas in self._answer.deltas():
+            if events := [self._event(delta) for delta in deltas if self._is_sent(delta)]:
+                yield b"".join(events)
+        if self._usage:
+            yield _event(self._envelope(self.chunk_type, []) | {"usage": self._usage_json()})
+        yield _DONE
+
+    def failed(self, error: ApiError) -> bytes:
+        return _event(error.content()) + _DONE
+
+    def _is_sent(self, delta: ChoiceDelta) -> bool:
+        return bool(delta.text or delta.logprobs or delta.finish_reason)
+
+    def _content(self, choice: StreamedChoice) -> dict[str, Any]:
+        return {"text": choice.echo + choice.text}
+
+    def _delta_content(self, delta: ChoiceDelta) -> dict[str, Any]:
+        return {"text": delta.text}
+
+    def _logprobs(self, logprobs: Sequence[OffsetLogprob]) -> dict[str, Any] | None:
+        """None if the request does not want any."""
+        n_top = self._answer.n_top
+        return None if n_top is None else self._logprobs_json(logprobs, n_top)
+
+    def _logprobs_json(self, logprobs: Sequence[OffsetLogprob], n_top: int) -> dict[str, Any]:
+        model, entries = self._answer.request.model, [token.entry for token in logprobs]
+        top_logprobs = [
+            None if entry.logprob is None else {token_text(model, i): value for i, value in entry.top_logprobs}
+            for entry in entries
+        ]
+        return {
+            "tokens": [bytes_text(entry.new_bytes) or token_text(model, entry.token) for entry in entries],
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": top_logprobs if n_top else None,
+            "text_offset": [token.text_offset for token in logprobs],
+            "ids": [entry.token for entry in entries],
+            "likeliest": [_likeliest_json(model, entry) for entry in entries],
+        }
+
+    def _usage_json(self) -> dict[str, int]:
+        prompt_tokens, new_tokens = self._answer.prompt_tokens, self._answer.new_tokens
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": new_tokens,
+            "total_tokens": prompt_tokens + new_tokens,
+        }
+
+    def _envelope(self, object_type: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        request, model = self._answer.request, self._answer.request.model
+        return {
+            "id": self._id,
+            "object": object_type,
+            "created": self._answer.created,
+            "model": model.name,
+            "system_fingerprint": model.fingerprint,
+            "seed": request.sampling.seed,
+            "step": model.step,
+            "truncated": request.truncated,
+            "choices": choices,
+        }
+
+    def _event(self, delta: ChoiceDelta) -> bytes:
+        """A server-sent event. All of an answer begin with the same text, which is encoded once."""
+        if not self._event_head:
+            self._event_head = dumps(self._envelope(self.chunk_type, [])).removesuffix("[]}")
+        logprobs = None if delta.opening and not delta.logprobs else self._logprobs(delta.logprobs)
+        choice = _choice(delta.index, self._delta_content(delta), logprobs, delta.finish_reason)
+        end = ',"usage":null}' if self._usage else "}"
+        return f"data: {self._event_head}{dumps([choice])}{end}\n\n".encode("ascii")
+
+
+class ChatFormat(CompletionFormat):
+    """`chat.completion`."""
+
+    id_prefix, object_type, chunk_type = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def _is_sent(self, delta: ChoiceDelta) -> bool:
+        return delta.opening or super()._is_sent(delta)
+
+    def _content(self, choice: StreamedChoice) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": choice.text}}
+
+    def _delta_content(self, delta: ChoiceDelta) -> dict[str, Any]:
+        if delta.opening:
+            return {"delta": {"role": "assistant", "content": ""}}
+        return {"delta": {"content": delta.text} if delta.text else {}}
+
+    def _logprobs_json(self, logprobs: Sequence[OffsetLogprob], n_top: int) -> dict[str, Any]:
+        model = self._answer.request.model
+        return {"content": [_chat_logprob_json(model, token.entry) for token in logprobs], "refusal": None}
+
+
+def _choice(
+    index: int, content: dict[str, Any], logprobs: dict[str, Any] | None, finish_reason: str | None
+) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _likeliest_json(model: ServedModel, entry: TokenLogprob) -> list[dict[str, Any]]:
+    """The alternatives with ids and probabilities after temperature and filters: a field that OpenAI does not have."""
+    filtered_probs: Sequence[float | None] = entry.filtered_probs or [None for _ in entry.top_logprobs]
+    return [
+        {"id": i, "text": token_text(model, i), "logprob": value, "after": after}
+        for (i, value), after in zip(entry.top_logprobs, filtered_probs, strict=True)
+    ]
+
+
+def _chat_logprob_json(model: ServedModel, entry: TokenLogprob) -> dict[str, Any]:
+    def token_json(token: int, logprob: float | None) -> dict[str, Any]:
+        data = list(model.tokenizer.token_bytes(token))
+        return {"token": token_text(model, token), "logprob": logprob, "bytes": data}
+
+    top_logprobs = [token_json(i, value) for i, value in entry.top_logprobs]
+    return token_json(entry.token, entry.logprob) | {"top_logprobs": top_logprobs}
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + dumps(content).encode("ascii") + b"\n\n"
