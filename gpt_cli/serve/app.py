@@ -21,7 +21,7 @@ from gpt_cli.serve import pages
 from gpt_cli.serve.access_control import AccessMiddleware, AccessPolicy
 from gpt_cli.serve.answers import Answer, AnswerFormat, stream, while_connected
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse, to_api_error
-from gpt_cli.serve.choice_formats import ChatFormat, CompletionFormat
+from gpt_cli.serve.choice_formats import ChatFormat, CompletionFormat, ToolChatFormat
 from gpt_cli.serve.generation_request import (
     GenerationRequest,
     check_tokens,
@@ -48,6 +48,7 @@ from gpt_cli.serve.responses import ResponseFormat
 from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.scoring import prompt_logprobs, score_text, token_text
 from gpt_cli.serve.server_metrics import ServerMetrics
+from gpt_cli.serve.tools import ToolChoice
 
 _EVENT_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # a proxy must not buffer events
 Handler = Callable[[Request], Awaitable[Response]]
@@ -201,9 +202,9 @@ async def chat(state: ServerState, request: Request) -> Response:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
-    generation = await _chat_generation(state, body, body.messages, body.n or 1)
+    generation = await _chat_generation(state, body, body.messages, body.n or 1, body.tool_use())
     n_top = (body.top_logprobs or 0) if body.logprobs else None
-    form = partial(ChatFormat, usage=_wants_usage(body))
+    form = partial(ChatFormat if generation.tools is None else ToolChatFormat, usage=_wants_usage(body))
     return await _answer(state, request, body, generation, form, n_top)
 
 
@@ -215,14 +216,18 @@ async def responses(state: ServerState, request: Request) -> Response:
 
 
 async def _chat_generation(
-    state: ServerState, body: SamplingFields, messages: Sequence[Turn], n: int = 1
+    state: ServerState,
+    body: SamplingFields,
+    messages: Sequence[Turn],
+    n: int = 1,
+    tools: ToolChoice | None = None,
 ) -> GenerationRequest:
     model = await state.registry.get(body.model)
-    tokens, truncated = await asyncio.to_thread(encode_chat, model, messages)
+    tokens, truncated = await asyncio.to_thread(encode_chat, model, messages, tools)
     if body.stop is not None and (end := model.config.data.learned_end):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
         body = body.model_copy(update={"stop": [*stops, end]})
-    return await make_generation_request(model, [tokens], body, state.limits, n=n, truncated=truncated)
+    return await make_generation_request(model, [tokens], body, state.limits, n=n, truncated=truncated, tools=tools)
 
 
 def _wants_usage(body: SamplingFields) -> bool:

@@ -1,6 +1,7 @@
 """The answers of `/v1/completions` and `/v1/chat/completions`: choices, whole or as the deltas of a stream."""
 
 import secrets
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ from gpt_cli.serve.answers import Answer
 from gpt_cli.serve.api_errors import ApiError, dumps
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.scoring import bytes_text, token_text
-from gpt_cli.serve.streamed_choice import ChoiceDelta, OffsetLogprob, StreamedChoice
+from gpt_cli.serve.streamed_choice import ChoiceDelta, OffsetLogprob
+from gpt_cli.serve.tools import CallFormat, ToolCall
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -31,8 +33,8 @@ class CompletionFormat:
             for delta in deltas:
                 logprobs[delta.index] += delta.logprobs
         choices = [
-            _choice(i, self._content(choice), self._logprobs(logprobs[i]), choice.finish_reason)
-            for i, choice in enumerate(self._answer.choices)
+            _choice(i, self._content(i), self._logprobs(logprobs[i]), self._finish_reason(i))
+            for i in range(len(self._answer.choices))
         ]
         return self._envelope(self.object_type, choices) | {"usage": self._usage_json()}
 
@@ -50,8 +52,12 @@ class CompletionFormat:
     def _is_sent(self, delta: ChoiceDelta) -> bool:
         return bool(delta.text or delta.logprobs or delta.finish_reason)
 
-    def _content(self, choice: StreamedChoice) -> dict[str, Any]:
+    def _content(self, index: int) -> dict[str, Any]:
+        choice = self._answer.choices[index]
         return {"text": choice.echo + choice.text}
+
+    def _finish_reason(self, index: int) -> str | None:
+        return self._answer.choices[index].finish_reason
 
     def _delta_content(self, delta: ChoiceDelta) -> dict[str, Any]:
         return {"text": delta.text}
@@ -103,7 +109,8 @@ class CompletionFormat:
         if not self._event_head:
             self._event_head = dumps(self._envelope(self.chunk_type, [])).removesuffix("[]}")
         logprobs = None if delta.opening and not delta.logprobs else self._logprobs(delta.logprobs)
-        choice = _choice(delta.index, self._delta_content(delta), logprobs, delta.finish_reason)
+        reason = delta.finish_reason and self._finish_reason(delta.index)
+        choice = _choice(delta.index, self._delta_content(delta), logprobs, reason)
         end = ',"usage":null}' if self._usage else "}"
         return f"data: {self._event_head}{dumps([choice])}{end}\n\n".encode("ascii")
 
@@ -116,8 +123,8 @@ class ChatFormat(CompletionFormat):
     def _is_sent(self, delta: ChoiceDelta) -> bool:
         return delta.opening or super()._is_sent(delta)
 
-    def _content(self, choice: StreamedChoice) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": choice.text}}
+    def _content(self, index: int) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": self._answer.choices[index].text}}
 
     def _delta_content(self, delta: ChoiceDelta) -> dict[str, Any]:
         if delta.opening:
@@ -127,6 +134,50 @@ class ChatFormat(CompletionFormat):
     def _logprobs_json(self, logprobs: Sequence[OffsetLogprob], n_top: int) -> dict[str, Any]:
         model = self._answer.request.model
         return {"content": [_chat_logprob_json(model, token.entry) for token in logprobs], "refusal": None}
+
+
+class ToolChatFormat(ChatFormat):
+    """`chat.completion` with the tool calls that are in its text."""
+
+    def __init__(self, answer: Answer, *, usage: bool = False) -> None:
+        super().__init__(answer, usage=usage)
+        self._call_format = CallFormat.of(answer.request.model.tokenizer)
+        self._ids = defaultdict[tuple[int, int], str](lambda: f"call_{secrets.token_hex(12)}")
+        self._sent = {i: ("", list[ToolCall]()) for i in range(len(answer.choices))}
+
+    def _read(self, index: int) -> tuple[str, list[ToolCall]]:
+        choice = self._answer.choices[index]
+        return self._call_format.read(choice.text, ended=choice.finish_reason is not None)
+
+    def _finish_reason(self, index: int) -> str | None:
+        reason, (_, calls) = super()._finish_reason(index), self._read(index)
+        return "tool_calls" if reason == "stop" and calls else reason
+
+    def _content(self, index: int) -> dict[str, Any]:
+        content, calls = self._read(index)
+        message = {"role": "assistant", "content": content or (None if calls else "")}
+        return {
+            "message": message
+            | ({"tool_calls": [self._call(index, *one) for one in enumerate(calls)]} if calls else {})
+        }
+
+    def _delta_content(self, delta: ChoiceDelta) -> dict[str, Any]:
+        if delta.opening:
+            return super()._delta_content(delta)
+        (content, calls), (sent, sent_calls) = self._read(delta.index), self._sent[delta.index]
+        self._sent[delta.index] = content, calls
+        added = []
+        for number, call in enumerate(calls):
+            if number >= len(sent_calls):
+                added.append({"index": number} | self._call(delta.index, number, call))
+            elif arguments := call.arguments.removeprefix(sent_calls[number].arguments):
+                added.append({"index": number, "function": {"arguments": arguments}})
+        new = content[len(sent) :]
+        return {"delta": ({"content": new} if new else {}) | ({"tool_calls": added} if added else {})}
+
+    def _call(self, index: int, number: int, call: ToolCall) -> dict[str, Any]:
+        function = {"name": call.name, "arguments": call.arguments}
+        return {"id": self._ids[index, number], "type": "function", "function": function}
 
 
 def _choice(

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,13 @@ from gpt_cli.sampling.chat_template import TemplateConversation, imported_templa
 from gpt_cli.sampling.constraint import compile_constraint
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.sampling.prompt import encode_prompt
-from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed
+from gpt_cli.sampling.sampling_params import CONSTRAINTS, SamplingOptions, SamplingParams, random_seed
 from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.api_errors import ApiError, to_api_error
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.request_schemas import SamplingFields, Turn
+from gpt_cli.serve.tools import CallFormat, ToolChoice, check_tools
 from gpt_cli.tokenizer import ForeignTokenizer, UnknownCharacters
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class GenerationRequest:
     """Of a request without processors."""
     plain_text: bool = False
     """The prompts are texts that may end anywhere: `sampling.heal` counts."""
+    tools: ToolChoice | None = None
+    """The tools that the answer may call."""
 
     @property
     def sequences(self) -> list[tuple[list[int], int]]:
@@ -65,6 +67,7 @@ async def make_generation_request(
     n: int = 1,
     plain_text: bool = False,
     truncated: bool = False,
+    tools: ToolChoice | None = None,
 ) -> GenerationRequest:
     """Resolve a request's body, of which `prompts` are `truncated` or longer than the context.
 
@@ -72,7 +75,7 @@ async def make_generation_request(
     """
     _check_limit("n", n, limits.n)
     _check_limit("the texts of a request, prompts times n,", n * len(prompts), limits.texts, param="n")
-    sampling = _sampling(model, body)
+    sampling = _sampling(model, body, tools)
     if sampling.max_new_tokens > limits.max_tokens and "max_new_tokens" not in body.sampling_options():
         sampling = replace(sampling, max_new_tokens=limits.max_tokens)  # the run's default
     _check_limit(body.length_field, sampling.max_new_tokens, limits.max_tokens)
@@ -82,42 +85,48 @@ async def make_generation_request(
     for tokens in prompts:
         _check_limit("the tokens of prompt", len(tokens), limits.prompt_tokens, param="prompt")
     truncated = truncated or any(len(tokens) > model.context_length for tokens in prompts)
-    request = GenerationRequest(model, prompts, sampling, n, truncated, plain_text=plain_text)
+    request = GenerationRequest(model, prompts, sampling, n, truncated, plain_text=plain_text, tools=tools)
     presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
     processed = presence or frequency or model.engine.needs_processors(sampling)
     if not (processed or sampling.constraint) or sampling.max_new_tokens == 0:
         return request
-    compile_ = partial(_with_processors, request, presence, frequency) if processed else partial(_compiled, request)
-    compiling = asyncio.get_running_loop().run_in_executor(_COMPILER, compile_)
+    penalties = (presence, frequency) if processed else None
+    compiling = asyncio.get_running_loop().run_in_executor(_COMPILER, _compiled, request, penalties)
     try:
         return await asyncio.wait_for(compiling, limits.seconds)
     except TimeoutError:
         raise ApiError(504, f"the text was not begun after {limits.seconds:g} s", code="timeout") from None
 
 
-def _compiled(request: GenerationRequest) -> GenerationRequest:
+def _compiled(request: GenerationRequest, penalties: tuple[float, float] | None) -> GenerationRequest:
+    """`request` with its constraint, of logits processors with these presence and frequency penalties if they are."""
+    tokenizer = request.model.tokenizer
     try:
-        return replace(request, constraint=compile_constraint(request.model.tokenizer, request.sampling))
+        if request.tools is not None:
+            check_tools(request.tools.tools, tokenizer)
+        if penalties is None:
+            return replace(request, constraint=compile_constraint(tokenizer, request.sampling))
+
+        from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
+        from gpt_cli.sampling.repetition import Penalties  # noqa: PLC0415
+
+        given = Penalties(*penalties)
+        factory = ProcessorFactory(tokenizer, request.sampling, given)
+        return replace(request, penalties=given, processor_factory=factory)
     except UserError as error:
         raise to_api_error(error) from None
 
 
-def _with_processors(request: GenerationRequest, presence: float, frequency: float) -> GenerationRequest:
-    from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
-    from gpt_cli.sampling.repetition import Penalties  # noqa: PLC0415
-
-    penalties = Penalties(presence, frequency)
-    try:
-        factory = ProcessorFactory(request.model.tokenizer, request.sampling, penalties)
-    except UserError as error:
-        raise to_api_error(error) from None
-    return replace(request, penalties=penalties, processor_factory=factory)
-
-
-def _sampling(model: ServedModel, body: SamplingFields) -> SamplingParams:
+def _sampling(model: ServedModel, body: SamplingFields, tools: ToolChoice | None) -> SamplingParams:
     values = body.sampling_options()
-    if body.choices is not None:
-        values["choices"] = _known_choices(model, body.choices)
+    if tools is not None and any(name in values for name in CONSTRAINTS):
+        raise ApiError(
+            400, "a format of the text does not go with tools; tool_choice none leaves them out", param="tools"
+        )
+    if tools is not None:
+        values["grammar"] = CallFormat.of(model.tokenizer).grammar(tools)
+    if "choices" in values:
+        values["choices"] = _known_choices(model, values["choices"])
     if body.logit_bias is not None:
         values["logit_bias"] = [(_parse_token_id(model, name), value) for name, value in body.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]
@@ -202,19 +211,24 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt
     return list(tokens)
 
 
-def encode_chat(model: ServedModel, messages: Sequence[Turn]) -> tuple[list[int], bool]:
+def encode_chat(
+    model: ServedModel, messages: Sequence[Turn], tools: ToolChoice | None = None
+) -> tuple[list[int], bool]:
     """(the messages in the chat template of `gpt chat`, as tokens; whether any of them was dropped or shortened to fit
     into the context): see docs/howto/serve.md.
 
-    An imported model has its own. Of a run that learned chats each message has its role, in their order. Else a turn is
-    `sample.prefix` of the run's config, the user's message, `sample.suffix`, and the assistant's message, on a line of
-    its own, and system messages are lines before the turns. Raises ApiError.
+    An imported model has its own, which may describe `tools`. Of a run that learned chats each message has its role, in
+    their order. Else a turn is `sample.prefix` of the run's config, the user's message, `sample.suffix`, and the
+    assistant's message, on a line of its own, and system messages are lines before the turns. What a tool returned is a
+    user's message for models that were not imported. Raises ApiError.
     """
     template = TurnTemplate.of(model.config.data)
-    spelled = [("system" if one.role == "developer" else one.role, one.text) for one in messages]
+    form, imported = CallFormat.of(model.tokenizer), imported_template(model.config, model.tokenizer)
+    roles = {"developer": "system"} | ({} if imported else {"tool": "user"})
+    spelled = [(roles.get(one.role, one.role), one.spell(form)) for one in messages]
     try:
-        if (imported := imported_template(model.config, model.tokenizer)) is not None:
-            return _encode_imported_chat(imported, model.context_length, spelled)
+        if imported is not None:
+            return _encode_imported_chat(imported, model.context_length, spelled, tools)
         if template is not None and template.is_chat:
             return _encode_learned_chat(model, spelled, template)
         return _encode_turns(model, spelled, template)
@@ -244,10 +258,14 @@ def _encode_learned_chat(
 
 
 def _encode_imported_chat(
-    tokenizer: ForeignTokenizer, context_length: int, messages: Sequence[tuple[str, str]]
+    tokenizer: ForeignTokenizer,
+    context_length: int,
+    messages: Sequence[tuple[str, str]],
+    tools: ToolChoice | None,
 ) -> tuple[list[int], bool]:
     system = messages[0][1] if messages[0][0] == "system" else None
-    conversation = TemplateConversation(tokenizer, context_length, system)
+    described = None if tools is None else tools.described
+    conversation = TemplateConversation(tokenizer, context_length, system, described)
     return conversation.say_messages(messages[system is not None :]).tokens, conversation.truncated
 
 

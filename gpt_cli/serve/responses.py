@@ -22,6 +22,8 @@ class ResponseFormat:
     def __init__(self, body: ResponseRequest, answer: Answer) -> None:
         self._answer, (self._choice,) = answer, answer.choices
         self._body = body
+        form = body.text and body.text.format
+        self._text_format = form.model_dump(by_alias=True, exclude_none=True) if form else {"type": "text"}
         self._id, self._item_id = (prefix + secrets.token_hex(16) for prefix in ("resp_", "msg_"))
         self._numbers = count()
 
@@ -92,7 +94,7 @@ class ResponseFormat:
             "reasoning": {"effort": None, "summary": None},
             "store": False,
             "temperature": request.sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self._text_format},
             "tool_choice": "auto",
             "tools": [],
             "top_p": request.sampling.top_p or 1.0,

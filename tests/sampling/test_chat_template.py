@@ -52,9 +52,9 @@ def test_the_oldest_turns_are_dropped_and_the_system_message_and_the_begin_token
 def test_a_long_conversation_is_rendered_a_few_times_only(monkeypatch: pytest.MonkeyPatch):
     rendered = []
 
-    def counting(tokenizer: Any, messages: Any) -> list[int]:
+    def counting(tokenizer: Any, messages: Any, tools: Any = None) -> list[int]:
         rendered.append(len(messages))
-        return encode_messages(tokenizer, messages)
+        return encode_messages(tokenizer, messages, tools)
 
     monkeypatch.setattr(chat_template, "encode_messages", counting)
     messages = [("user" if i % 2 == 0 else "assistant", f"message {i}") for i in range(401)]

@@ -1,0 +1,130 @@
+"""Tool calls: the grammar that keeps a model to the tools of a request, and the calls in the text that it writes.
+
+A call is the text {"name": "NAME", "arguments": {...}}, between <tool_call> and </tool_call> where the model's chat
+template has these (Hermes, Qwen), else alone: an answer that begins with { is a call.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpt_cli.errors import RequestError
+from gpt_cli.sampling.constraint import compile_constraint, json_rule
+from gpt_cli.sampling.sampling_params import SamplingParams
+from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
+
+_HEAD = re.compile(r'\{"name": "([^"]+)", "arguments": ')
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # of any length
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call, with the JSON schema of its arguments."""
+
+    name: str
+    parameters: Mapping[str, Any]
+
+    @property
+    def schema(self) -> str:
+        """The JSON schema of the arguments, which are always an object."""
+        return json.dumps({"type": "object", **self.parameters})
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """The tools that an answer may call, of those in a request."""
+
+    tools: Sequence[Tool]
+    required: bool
+    """True if the answer is a call, or several; False: it may also be text."""
+    parallel: bool
+    """True if there may be several calls."""
+    described: Sequence[Mapping[str, Any]]
+    """All tools of the request as OpenAI's API spells them, for the chat template."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call as far as it is written: `arguments` is JSON text, all of it if the call is complete."""
+
+    name: str
+    arguments: str
+    complete: bool
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """How a call is marked in a text. Both empty: not at all."""
+
+    opening: str
+    closing: str
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "CallFormat":
+        """The format that the model's chat template has."""
+        template = tokenizer.chat_template if isinstance(tokenizer, ForeignTokenizer) else None
+        return cls("<tool_call>\n", "\n</tool_call>") if template and "<tool_call>" in template else cls("", "")
+
+    def write(self, name: str, arguments: str) -> str:
+        """A call as text, such as one of an earlier answer."""
+        return f'{self.opening}{{"name": {json.dumps(name)}, "arguments": {arguments}}}{self.closing}'
+
+    def grammar(self, choice: ToolChoice) -> str:
+        """A Lark grammar of the answers. Where none is required, any text may stand before the first call."""
+        trigger, rest = self.opening.rstrip("\n"), self.opening[len(self.opening.rstrip("\n")) :]
+        calls = [
+            f"call{i}: {_quote(_head(tool.name))} arguments{i} {_quote('}')}\narguments{i}: {json_rule(tool.schema)}"
+            for i, tool in enumerate(choice.tools)
+        ]
+        body = f"{_quote(rest)} ({' | '.join(f'call{i}' for i in range(len(calls)))}) {_quote(self.closing)}"
+        again = f' ("\\n" {_quote(trigger)} body)*' if choice.parallel and trigger else ""
+        if choice.required:
+            start = f"start: {_quote(trigger)} body{again}"
+        elif trigger:  # lazy: once it is there, a call must follow
+            start = f"start: TEXT | head body{again}\nhead[lazy]: /(?s:.*){re.escape(trigger)}/\nTEXT: /(?s:.*)/"
+        else:
+            start = "start: TEXT | body\nTEXT: /([^{](?s:.*))?/"
+        return "\n".join([start, f"body: {body}", *calls])
+
+    def read(self, text: str, *, ended: bool) -> tuple[str, list[ToolCall]]:
+        """(what the text says, its calls) as far as both are certain; of an `ended` text all."""
+        if self.opening:
+            at = text.find(self.opening)
+            content = text[:at] if at >= 0 else text if ended else text[: len(text) - _overlap(text, self.opening)]
+        else:
+            at = 0 if text.startswith("{") else -1
+            content = text if at < 0 else ""
+        calls = []
+        while at >= 0 and (head := _HEAD.match(text, at + len(self.opening))):
+            try:
+                end = _DECODER.raw_decode(text, head.end())[1]
+            except ValueError:
+                end = None
+            calls.append(ToolCall(head[1], text[head.end() : end], end is not None))
+            at = -1 if end is None or not self.opening else text.find(self.opening, end)
+        return content, calls
+
+
+def check_tools(tools: Sequence[Tool], tokenizer: Tokenizer) -> None:
+    """Raise RequestError for the first of `tools` whose schema cannot be followed."""
+    for tool in tools:
+        try:
+            compile_constraint(tokenizer, SamplingParams(json_schema=tool.schema))
+        except RequestError as error:
+            raise RequestError(f"tools: the parameters of {tool.name}: {error.message}") from None
+
+
+def _head(name: str) -> str:
+    return f'{{"name": {json.dumps(name)}, "arguments": '
+
+
+def _quote(text: str) -> str:
+    """`text` as a string of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _overlap(text: str, opening: str) -> int:
+    """The length of the longest end of `text` with which `opening` begins."""
+    return next((n for n in range(min(len(text), len(opening)), 0, -1) if text.endswith(opening[:n])), 0)
