@@ -21,6 +21,7 @@ from gpt_cli.serve import pages
 from gpt_cli.serve.access_control import AccessMiddleware, AccessPolicy
 from gpt_cli.serve.answers import Answer, AnswerFormat, stream, while_connected
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse, to_api_error
+from gpt_cli.serve.chat_schemas import ChatRequest, Message, ResponseRequest
 from gpt_cli.serve.choice_formats import ChatFormat, CompletionFormat, ToolChatFormat
 from gpt_cli.serve.generation_request import (
     GenerationRequest,
@@ -35,14 +36,11 @@ from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ModelRegistry, created_at
 from gpt_cli.serve.request_body import read_object
 from gpt_cli.serve.request_schemas import (
-    ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
-    ResponseRequest,
     SamplingFields,
     ScoreRequest,
     TokenizeRequest,
-    Turn,
 )
 from gpt_cli.serve.responses import ResponseFormat
 from gpt_cli.serve.scheduler import Scheduler
@@ -218,7 +216,7 @@ async def responses(state: ServerState, request: Request) -> Response:
 async def _chat_generation(
     state: ServerState,
     body: SamplingFields,
-    messages: Sequence[Turn],
+    messages: Sequence[Message],
     n: int = 1,
     tools: ToolChoice | None = None,
 ) -> GenerationRequest:

@@ -16,9 +16,10 @@ from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import CONSTRAINTS, SamplingOptions, SamplingParams, random_seed
 from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.api_errors import ApiError, to_api_error
+from gpt_cli.serve.chat_schemas import Message
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import ServedModel
-from gpt_cli.serve.request_schemas import SamplingFields, Turn
+from gpt_cli.serve.request_schemas import SamplingFields
 from gpt_cli.serve.tools import CallFormat, ToolChoice, check_tools
 from gpt_cli.tokenizer import ForeignTokenizer, UnknownCharacters
 
@@ -212,7 +213,7 @@ def check_tokens(model: ServedModel, tokens: Sequence[int], param: str = "prompt
 
 
 def encode_chat(
-    model: ServedModel, messages: Sequence[Turn], tools: ToolChoice | None = None
+    model: ServedModel, messages: Sequence[Message], tools: ToolChoice | None = None
 ) -> tuple[list[int], bool]:
     """(the messages in the chat template of `gpt chat`, as tokens; whether any of them was dropped or shortened to fit
     into the context): see docs/howto/serve.md.

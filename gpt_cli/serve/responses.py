@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gpt_cli.serve.answers import Answer
 from gpt_cli.serve.api_errors import ApiError, dumps
-from gpt_cli.serve.request_schemas import ResponseRequest
+from gpt_cli.serve.chat_schemas import ResponseRequest
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

@@ -68,7 +68,7 @@ class StreamedChoice:
         self._places = TokenPlaces(StreamDecoder(self.model.tokenizer, self.prompt), len(self.echo))
 
     def opening(self, index: int, prompt_logprobs: Sequence[TokenLogprob]) -> ChoiceDelta:
-        """What can be sent before any chunk: the prompt, if the request wants it, with its log-probabilities."""
+        """The delta before any chunk: the prompt, if the request wants it, with its log-probabilities."""
         places = TokenPlaces(StreamDecoder(self.model.tokenizer, special=True))
         entries = [OffsetLogprob(places.place(entry.token), entry) for entry in prompt_logprobs]
         return ChoiceDelta(index, self.echo, entries, self.finish_reason, opening=True)

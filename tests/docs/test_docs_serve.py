@@ -11,8 +11,9 @@ import torch
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
+from gpt_cli.serve.chat_schemas import ChatRequest, ResponseRequest
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest, ResponseRequest
+from gpt_cli.serve.request_schemas import CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer
 from tests.support.command import ROOT, run_python
 from tests.support.live_server import SHAPE, Client, make_run, serving

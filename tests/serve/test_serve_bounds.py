@@ -21,10 +21,11 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import load, save
 from gpt_cli.serve.access_control import make_access_policy
+from gpt_cli.serve.chat_schemas import ChatRequest, ResponseRequest
 from gpt_cli.serve.connection import Connection
 from gpt_cli.serve.generation_request import _COMPILER
 from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.request_schemas import ChatRequest, CompletionRequest, ResponseRequest
+from gpt_cli.serve.request_schemas import CompletionRequest
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.command import subprocess_env
 from tests.support.live_server import SHAPE, Client, make_run, serving

@@ -44,6 +44,7 @@ OF_MESSAGES = [
     ({"role": "assistant", "content": "a", "audio": {"id": "a"}}, "audio", "unsupported_parameter"),
     ({"role": "assistant", "content": "a", "refusal": "no"}, "refusal", "unsupported_parameter"),
     ({"role": "assistant", "content": "a", "mood": "good"}, "mood", "unknown_parameter"),
+    ({"role": "user", "content": [{"type": "text", "text": "a", "mood": 1}]}, "content.0.mood", "unknown_parameter"),
     ({"role": "user", "content": None}, "content", "missing_parameter"),
     ({"role": "system"}, "content", "missing_parameter"),
 ]
@@ -97,6 +98,11 @@ def test_an_assistants_message_without_content_is_empty(client: Client) -> None:
     ]
     assert {status for status, _ in answers} == {200}
     assert len({answer["choices"][0]["message"]["content"] for _, answer in answers}) == 1
+
+
+def test_a_part_may_have_fields_that_ask_for_nothing(client: Client) -> None:
+    part = {"type": "text", "text": "a", "annotations": [], "logprobs": [], "prompt_cache_breakpoint": None}
+    assert chat(client, [{"role": "user", "content": [part]}])[1]["choices"] == chat(client)[1]["choices"]
 
 
 def test_two_lengths_that_differ_are_refused(client: Client) -> None:
