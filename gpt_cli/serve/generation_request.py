@@ -95,27 +95,29 @@ async def make_generation_request(
     compiling = asyncio.get_running_loop().run_in_executor(_COMPILER, _compiled, request, penalties)
     try:
         return await asyncio.wait_for(compiling, limits.seconds)
+    except UserError as error:
+        refusal = to_api_error(error)
+        if (constraint := body.constraint()) is not None:
+            refusal.param = constraint[0]
+        raise refusal from None
     except TimeoutError:
         raise ApiError(504, f"the text was not begun after {limits.seconds:g} s", code="timeout") from None
 
 
 def _compiled(request: GenerationRequest, penalties: tuple[float, float] | None) -> GenerationRequest:
-    """`request` with its constraint, of logits processors with these presence and frequency penalties if they are."""
+    """`request` with its constraint: among logits processors, with these presence and frequency penalties, if given."""
     tokenizer = request.model.tokenizer
-    try:
-        if request.tools is not None:
-            check_tools(request.tools.tools, tokenizer)
-        if penalties is None:
-            return replace(request, constraint=compile_constraint(tokenizer, request.sampling))
+    if request.tools is not None:
+        check_tools(request.tools.tools, tokenizer)
+    if penalties is None:
+        return replace(request, constraint=compile_constraint(tokenizer, request.sampling))
 
-        from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
-        from gpt_cli.sampling.repetition import Penalties  # noqa: PLC0415
+    from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
+    from gpt_cli.sampling.repetition import Penalties  # noqa: PLC0415
 
-        given = Penalties(*penalties)
-        factory = ProcessorFactory(tokenizer, request.sampling, given)
-        return replace(request, penalties=given, processor_factory=factory)
-    except UserError as error:
-        raise to_api_error(error) from None
+    given = Penalties(*penalties)
+    factory = ProcessorFactory(tokenizer, request.sampling, given)
+    return replace(request, penalties=given, processor_factory=factory)
 
 
 def _sampling(model: ServedModel, body: SamplingFields, tools: ToolChoice | None) -> SamplingParams:

@@ -87,11 +87,14 @@ class SamplingFields(StrictSchema):
     def sampling_options(self) -> dict[str, Any]:
         """The sampling options that are given, by the names of `SamplingParams`."""
         given = {name: value for name, value in self if value is not None}
-        values = {_OPTION_OF.get(name, name): value for name, value in given.items()} | self._constraint()
+        values = {_OPTION_OF.get(name, name): value for name, value in given.items()}
+        if (constraint := self.constraint()) is not None:
+            _, value, option = constraint
+            values[option] = value
         return {name: values[name] for name in SamplingOptions.__annotations__ if name in values}
 
-    def _constraint(self) -> dict[str, Any]:
-        """The one option that constrains the text, whatever the field that asks for it. Raises ApiError for several."""
+    def constraint(self) -> tuple[str, Any, str] | None:
+        """(field, value, option) of the one that constrains the text; None: none does. Raises ApiError for several."""
         grouped = self.structured_outputs or StructuredOutputs(json=None)
         asked = [
             ("choices", self.choices, "choices"),
@@ -109,8 +112,8 @@ class SamplingFields(StrictSchema):
         ]
         given = [(field, value, option) for field, value, option in asked if value is not None]
         if len(given) > 1:
-            raise ApiError(400, f"give {given[0][0]} or {given[1][0]}, not both", param=given[1][0])
-        return {option: value for _, value, option in given}
+            raise ApiError(400, f"give {given[0][0]} or {given[1][0]}, not both", param=given[0][0])
+        return given[0] if given else None
 
     def text_format(self) -> list[tuple[str, Any, str]]:
         """(field, value, option) of OpenAI's field for a format, if the path has one and the request gives it."""

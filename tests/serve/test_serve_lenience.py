@@ -29,9 +29,9 @@ OF_CHAT = [
     {"max_tokens": 5, "max_completion_tokens": 5},
 ]
 ASKS_FOR_SOMETHING: list[tuple[dict[str, Any], str, str]] = [
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported_parameter"),
-    ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type", "invalid_parameter"),
+    ({"tool_choice": "required"}, "tool_choice", None),
+    ({"response_format": {"type": "structural_tag"}}, "response_format.type", "invalid_parameter"),
     ({"store": True}, "store", "unsupported_parameter"),
     ({"metadata": {"note": "a"}}, "metadata", "unsupported_parameter"),
     ({"modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),
