@@ -242,6 +242,24 @@ MUTATIONS = [
         "sampling/test_graphed_decode.py::test_every_filter_and_batch_is_written_as_by_eager_steps",
     ),
     Mutation(
+        "the C decoder draws tokens that a constraint excludes",
+        "cpu/decode/sampling.h",
+        (("    if (mask) apply_mask(logits, n, mask);\n", ""),),
+        "sampling/test_text_generator.py::test_a_constrained_text_is_the_same_by_every_engine",
+    ),
+    Mutation(
+        "a text that a constraint leaves no token counts as a match",
+        "sampling/text_stream.py",
+        (('"dead_end" if self._matcher.stuck else ', ""),),
+        "sampling/test_constraint.py::test_a_dead_end_of_the_vocabulary_ends_the_text_and_is_no_match",
+    ),
+    Mutation(
+        "a stop string cuts a constrained text that is no match",
+        "sampling/text_stream.py",
+        (("and (self._matcher is None or self._matcher.matches)", ""),),
+        "sampling/test_constraint.py::test_a_stop_string_ends_the_text_of_a_grammar_only_where_it_is_a_match",
+    ),
+    Mutation(
         "decoding by CUDA graphs is tried again where it failed",
         "sampling/graphed_decode.py",
         (("                self._works = False\n", ""),),

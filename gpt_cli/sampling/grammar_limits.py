@@ -21,7 +21,7 @@ PARSER_LIMITS: dict[str, Any] = {
     "max_grammar_size": 100_000,
     "verbose_errors": False,
 }
-"""Those of llguidance."""
+"""Limits of llguidance itself."""
 
 _MAX_JSON = 65_536  # bytes of JSON schemas, or of choices
 _MAX_SOURCE = 16_384  # bytes of a regular expression, or of a Lark grammar without its schemas

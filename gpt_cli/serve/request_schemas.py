@@ -25,7 +25,7 @@ class StreamOptions(StrictSchema):
 
 
 class StructuredOutputs(StrictSchema):
-    """What constrains a text, as vLLM groups it."""
+    """Constraints on a text, as vLLM groups them."""
 
     json_schema: _Schema | None = Field(None, alias="json")
     json_object: bool | None = None

@@ -56,7 +56,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a call is marked in a text. Both empty: not at all."""
+    """Marks around a call in a text. Both empty: none."""
 
     opening: str
     closing: str

@@ -51,7 +51,7 @@ def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_command_does_what_stands_there(work_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(commands()) == 9
+    assert len(commands()) == 8
     for command, expected in commands():
         arguments = shlex.split(command)
         code = main(arguments)
