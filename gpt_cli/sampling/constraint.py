@@ -11,8 +11,9 @@ Shapes: V vocabulary, W = ceil(V / 32) words of a mask: bit t % 32 of word t // 
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,9 +28,11 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+_T = TypeVar("_T")
 _ALL = np.uint32(0xFFFFFFFF)  # a word of a mask that excludes nothing
 _KEPT = 32  # compiled grammars of a vocabulary
 _JSON_SPACE = r" |\r?\n[ \t]{0,40}"  # where JSON may have white space: unbounded, a small model writes nothing else
+_STACK = 128 * 2**20  # bytes: llguidance recurses, by $ref from schema to schema, up to 32 MB deep within the limits
 _NO_FORCING = (
     '\n%llguidance {"no_forcing": true}\n'  # the model chooses how text is split into tokens, as without a mask
 )
@@ -185,17 +188,16 @@ class _Vocabulary:
         check_limits(name, source)
         limits = LLParserLimits(**PARSER_LIMITS)
         lark = self._lark(name, source)
-        matcher = LLMatcher(
-            self._tokenizer, LLMatcher.grammar_from_lark(lark + _NO_FORCING), log_level=0, limits=limits
-        )
+        grammar = LLMatcher.grammar_from_lark(lark + _NO_FORCING)
+        matcher = _with_large_stack(lambda: LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits))
         if matcher.is_error():
             alone = lark
             if name != "grammar":  # as a schema, whose error quotes no frame of ours
                 alone = LLMatcher.grammar_from_json_schema(
                     source if name == "json_schema" else json.dumps({"pattern": source})
                 )
-            message = LLMatcher.validate_grammar(alone, limits=limits) or matcher.get_error()
-            raise RequestError(f"{name}: {_one_line(message)}")
+            message = _with_large_stack(lambda: LLMatcher.validate_grammar(alone, limits=limits))
+            raise RequestError(f"{name}: {_one_line(message or matcher.get_error())}")
         return matcher
 
     def _lark(self, name: str, source: str) -> str:
@@ -229,6 +231,16 @@ def _character_class(pieces: Sequence[bytes]) -> str | None:
         return None
     characters = set("".join(piece.decode(errors="ignore") for piece in pieces))
     return "[" + "".join(f"\\x{{{ord(character):x}}}" for character in sorted(characters)) + "]"
+
+
+def _with_large_stack(function: Callable[[], _T]) -> _T:
+    """Call `function` in a thread with a stack for the deepest grammar within the limits."""
+    before = threading.stack_size(_STACK)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(function).result()
+    finally:
+        threading.stack_size(before)
 
 
 def _one_line(message: str) -> str:
