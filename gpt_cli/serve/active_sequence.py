@@ -138,7 +138,7 @@ class ActiveSequence:
             return None
         if reason is not None:
             self.slot = None  # frees it
-        return self._chunk(text, None if reason is None else "length" if reason == "length" else "stop")
+        return self._chunk(text, None if reason is None else "length" if reason in ("length", "dead_end") else "stop")
 
     def _push(self, token: int, logits: Logits | None) -> None:
         assert self.stream is not None
