@@ -1,11 +1,12 @@
 """Limits on grammars, with which none takes more than a second or 300 MB to compile, or 50 ms for a mask.
 
 What llguidance bounds by itself (lengths, counts, nesting, large numbers) is not bounded here again. Each limit stands
-where compiling becomes slow, measured at 50,257 tokens; a chain of 1,000 `$ref` would overflow its stack.
+where compiling becomes slow, measured at 50,257 tokens.
 """
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -33,6 +34,8 @@ _MAX_PATTERNS = 8  # distinct regular expressions in a schema that intersects ot
 _MAX_MULTIPLE = 50_000  # least common multiple of every multipleOf, without decimal points: states of a lexer
 _APPLICATORS = {"allOf", "anyOf", "oneOf", "$ref", "enum", "const"}
 _ANNOTATIONS = {"title", "description", "default", "examples", "$defs", "definitions", "$comment", "$schema", "$id"}
+_NUMBERS = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_EXACT = 2**53  # up to here llguidance, which reads numbers as fp64, has every integer
 _DECODER = json.JSONDecoder()
 
 
@@ -50,18 +53,17 @@ def check_limits(name: str, source: str) -> None:
 
 
 def _inline_schemas(lark: str) -> Iterator[str]:
-    """The JSON after each `%json`."""
-    for part in lark.split("%json")[1:]:
-        part = part.lstrip()
+    """The JSON object after each `%json`, also of one that stands in a string or in another object."""
+    for place in re.finditer(r"%json\s*(?={)", lark):
         try:
-            yield part[: _DECODER.raw_decode(part)[1]]
+            yield lark[place.end() : _DECODER.raw_decode(lark, place.end())[1]]
         except (ValueError, RecursionError):  # llguidance's error has the place
-            yield ""
+            continue
 
 
 def _check_schemas(name: str, schemas: list[str]) -> None:
     _check(name, "bytes of JSON", sum(len(schema.encode()) for schema in schemas), _MAX_JSON)
-    for schema in filter(None, schemas):
+    for schema in schemas:
         try:
             nodes = list(_objects(json.loads(schema)))
         except (ValueError, RecursionError) as error:
@@ -83,6 +85,7 @@ def _check_nodes(name: str, nodes: list[dict[str, Any]]) -> None:
         multiple = node.get("multipleOf")
         if isinstance(multiple, int | float) and multiple and not math.isinf(multiple):
             multiples.append(abs(Decimal(repr(multiple))) if not isinstance(multiple, bool) else Decimal(1))
+        _check_meaning(name, node)
         applied = _APPLICATORS & node.keys()
         beside = bool(applied and node.keys() - _APPLICATORS - _ANNOTATIONS - {"type"})
         several = isinstance(node.get("allOf"), list) and len(node["allOf"]) > 1
@@ -94,6 +97,27 @@ def _check_nodes(name: str, nodes: list[dict[str, Any]]) -> None:
     _check(name, "decimal places of multipleOf", exponent, 9)
     common = math.lcm(*(int(multiple.scaleb(exponent)) for multiple in multiples))
     _check(name, "states of multipleOf", common, _MAX_MULTIPLE)
+
+
+def _check_meaning(name: str, node: dict[str, Any]) -> None:
+    """Refuse what llguidance would take for something else."""
+    if "prefixItems" in node and "additionalItems" in node:  # it reads only the older one
+        raise RequestError(f"{name}: additionalItems does not go with prefixItems; items is its name there")
+    for keyword in _NUMBERS:
+        for value in _scalars(node.get(keyword)):
+            if isinstance(value, int) and abs(value) > _EXACT:
+                raise RequestError(f"{name}: {keyword} has an integer beyond 2^53, which would be rounded")
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    """All values in a value that are neither lists nor objects."""
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict | list):
+            stack += node.values() if isinstance(node, dict) else node
+        else:
+            yield node
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
