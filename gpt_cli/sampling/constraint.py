@@ -72,6 +72,7 @@ class Matcher:
     def __init__(self, state: "LLMatcher", vocab_size: int, possible: Masks) -> None:
         self._state, self._vocab_size, self._possible = state, vocab_size, possible
         self._buffer = np.zeros(_mask_words(vocab_size + len(_BYTES) + 1), np.uint32)
+        self._address, self._n_byte = self._buffer.ctypes.data, self._buffer.nbytes
         self.finished = False
         """True if the text has ended: nothing can continue the match, or the last token did not."""
         self.rejected_last = False
@@ -88,7 +89,7 @@ class Matcher:
         """(W,): the tokens that may follow. None: any, since one that does not continue the match ends the text."""
         if self.finished or self.matches:
             return None
-        self._state.unsafe_compute_mask_ptr(self._buffer.ctypes.data, self._buffer.nbytes)
+        self._state.unsafe_compute_mask_ptr(self._address, self._n_byte)
         mask = self._buffer[: len(self._possible)] & self._possible
         self.stuck = self._state.is_error() or not mask.any()
         return None if self.stuck else mask
@@ -111,11 +112,12 @@ class Matcher:
         return [self._vocab_size + byte for byte in data]
 
     def _advance(self, tokens: list[int]) -> None:
-        if self.stuck or self._state.validate_tokens(tokens) < len(tokens) or not self._state.consume_tokens(tokens):
+        if self.matches and self._state.validate_tokens(tokens) < len(tokens):
             self.finished = self.rejected_last = True
-            return
-        self.finished = bool(self._state.is_stopped())
-        self.stuck = bool(self._state.is_error())
+        elif self._state.consume_tokens(tokens):
+            self.finished = self._state.is_stopped()
+        else:  # beyond a limit, or after a dead end
+            self.finished = self.rejected_last = self.stuck = True
 
 
 def compile_constraint(
