@@ -29,6 +29,7 @@ _MAX_SOURCE = 16_384  # bytes of a regular expression, or of a Lark grammar with
 _MAX_INTERSECTIONS = 8  # `&` in a Lark grammar
 _MAX_PROPERTIES = 1_000  # of an object
 _MAX_COUNTED = 50  # properties of an object with minProperties or maxProperties: quadratic
+_MAX_ITEMS = 10_000  # minItems and maxItems of a schema, added up: before 1.9 llguidance repeats the schema of items
 _MAX_PATTERN_PROPERTIES = 64  # in a schema: all pairs are intersected
 _MAX_PATTERNS = 8  # distinct regular expressions in a schema that intersects others: exponential
 _MAX_MULTIPLE = 50_000  # least common multiple of every multipleOf, without decimal points: states of a lexer
@@ -74,13 +75,14 @@ def _check_schemas(name: str, schemas: list[str]) -> None:
 def _check_nodes(name: str, nodes: list[dict[str, Any]]) -> None:
     """Check the JSON objects of a schema; what is no schema among them is checked alike."""
     patterns = set[str]()
-    pattern_properties, multiples, intersects = 0, [Decimal(1)], False
+    pattern_properties, items, multiples, intersects = 0, 0, [Decimal(1)], False
     for node in nodes:
         properties, by_pattern = (_mapping(node, key) for key in ("properties", "patternProperties"))
         _check(name, "properties of an object", len(properties), _MAX_PROPERTIES)
         if "minProperties" in node or "maxProperties" in node:
             _check(name, "properties beside minProperties or maxProperties", len(properties), _MAX_COUNTED)
         pattern_properties += len(by_pattern)
+        items += sum(max(0, node[key]) for key in ("minItems", "maxItems") if isinstance(node.get(key), int))
         patterns |= {*by_pattern, *(str(node[key]) for key in ("pattern", "format") if key in node)}
         multiple = node.get("multipleOf")
         if isinstance(multiple, int | float) and multiple and not math.isinf(multiple):
@@ -90,6 +92,7 @@ def _check_nodes(name: str, nodes: list[dict[str, Any]]) -> None:
         beside = bool(applied and node.keys() - _APPLICATORS - _ANNOTATIONS - {"type"})
         several = isinstance(node.get("allOf"), list) and len(node["allOf"]) > 1
         intersects |= len(applied) > 1 or beside or several or bool(properties and by_pattern)
+    _check(name, "items by minItems and maxItems", items, _MAX_ITEMS)
     _check(name, "patternProperties", pattern_properties, _MAX_PATTERN_PROPERTIES)
     if intersects:
         _check(name, "patterns and formats where schemas are combined", len(patterns), _MAX_PATTERNS)

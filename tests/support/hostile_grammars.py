@@ -79,6 +79,15 @@ SCHEMAS: dict[str, Any] = {
     "maxLength beyond 2^32": {"type": "string", "maxLength": 2**32},
     "minItems": {"type": "array", "items": {"type": "integer"}, "minItems": 10**8},
     "maxItems": {"type": "array", "items": {"type": "integer"}, "maxItems": 10**8},
+    "maxItems 10,000": {"type": "array", "items": {"type": "integer"}, "maxItems": 10_000},
+    "maxItems behind a negative one": {
+        "examples": [{"minItems": -(10**9)}],
+        **{"type": "array", "items": {"type": "integer"}, "maxItems": 10**9},
+    },
+    "1,000 lists": {
+        "type": "array",
+        "prefixItems": [{"items": {"type": "integer"}, "maxItems": 10} for _ in range(1000)],
+    },
     "maxProperties": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 10**8},
     "10,000 properties": {**OPEN, "properties": numbered(10_000, {"type": "integer"})},
     "7,000 short properties": {"properties": numbered(7000, {}, "%d")},
