@@ -1,4 +1,4 @@
-"""A request that is being answered: its choices grow by the scheduler's chunks. A format writes them as JSON.
+"""A request that is being answered: its choices grow by the deltas of its sequences. A format writes them as JSON.
 
 `choice_formats.py` has the formats of completions and chats, `responses.py` that of responses.
 """
@@ -6,84 +6,56 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.requests import Request
 
-from gpt_cli.sampling.heal import PromptHealer, make_healer
 from gpt_cli.sampling.prompt import Opening
-from gpt_cli.serve.active_sequence import ActiveSequence, TokenLogprob
+from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.generation_request import GenerationRequest
-from gpt_cli.serve.limits import Limits
-from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
-from gpt_cli.serve.streamed_choice import ChoiceDelta, StreamedChoice
-from gpt_cli.serve.text_engine import SequenceRequest
+from gpt_cli.serve.logprobs import OffsetLogprob, TokenLogprob, TokenPlaces
+from gpt_cli.serve.scheduler import DeltaQueue, Scheduler
+from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence
+from gpt_cli.tokenizer import StreamDecoder
+
+
+@dataclass
+class Choice:
+    """One text of an answer, as OpenAI calls it, as far as it has come."""
+
+    echo: str
+    """The prompt, which the text follows, if the request wants it."""
+    finish_reason: str | None
+    text: str = ""
+    n_token: int = 0
 
 
 class Answer:
     """A request that is being answered. `close` it in any case: that frees its slots."""
 
     def __init__(
-        self,
-        request: GenerationRequest,
-        scheduler: Scheduler,
-        limits: Limits,
-        deadline: float,
-        n_top: int | None = None,
-        echoes: Sequence[str] = (),
-        prompt_logprobs: Sequence[Sequence[TokenLogprob]] = (),
-        *,
-        streamed: bool = False,
+        self, request: GenerationRequest, scheduler: Scheduler, prompt_logprobs: Sequence[Sequence[TokenLogprob]] = ()
     ) -> None:
-        """`deadline` is a time of `time.monotonic`; `n_top` is the number of alternatives to each token, None without
-        log-probabilities; `echoes` are the texts of the prompts, and `prompt_logprobs` the log-probabilities of their
-        tokens, if the request wants them. Raises ApiError 429 where the queue is full."""
-        self.request, self.n_top, self.created = request, n_top, int(time.time())
-        self._scheduler, self._limits, self._prompt_logprobs = scheduler, limits, prompt_logprobs
-        self._chunks = ChunkQueue()
+        """`prompt_logprobs` are those of the tokens of each prompt, if the request wants them.
+
+        Raises ApiError 429 where the queue is full.
+        """
+        self.request, self.n_top, self.created = request, request.n_top, int(time.time())
+        self._scheduler, self._prompt_logprobs, self._queue = scheduler, prompt_logprobs, DeltaQueue()
+        self.choices: list[Choice] = []
+        self._sequences: list[TextSequence] = []
         is_empty = request.sampling.max_new_tokens == 0
-        self.choices = [
-            StreamedChoice(
-                request.model,
-                echoes[i // request.n] if echoes else "",
-                prompt,
-                finish_reason="length" if is_empty else None,
-            )
-            for i, (prompt, _) in enumerate(request.sequences)
-        ]
-        self._sequences = [] if is_empty else self._make_sequences(deadline, streamed)
+        for prompt, first in zip(request.prompts, first_samples(request.prompts, request.n), strict=True):
+            echo = request.model.tokenizer.decode(prompt) if request.echo else ""
+            for sample in range(first, first + request.n):
+                if not is_empty:
+                    index, opening = len(self.choices), Opening(prompt)
+                    self._sequences.append(TextSequence(request, opening, self._queue, index, sample, len(echo)))
+                self.choices.append(Choice(echo, "length" if is_empty else None))
         if self._sequences:
             scheduler.submit(self._sequences)
-
-    def _make_sequences(self, deadline: float, streamed: bool) -> list[ActiveSequence]:
-        request, model = self.request, self.request.model
-        healer: PromptHealer | None = None
-        if request.plain_text:
-            rules = request.processor_factory or request.constraint
-            healer = make_healer(model.tokenizer, request.sampling, model.engine.next_logits, rules)
-        return [
-            ActiveSequence(
-                index=i,
-                engine=model.engine,
-                tokenizer=model.tokenizer,
-                request=SequenceRequest(
-                    Opening(prompt),
-                    request.sampling,
-                    sample_index=sample,
-                    return_logits=self.n_top is not None,
-                    penalties=request.penalties,
-                    processor_factory=request.processor_factory,
-                    constraint=request.constraint,
-                ),
-                healer=healer,
-                n_top=self.n_top,
-                chunks=self._chunks,
-                deadline=deadline,
-                streamed=streamed,
-            )
-            for i, (prompt, sample) in enumerate(request.sequences)
-        ]
 
     @property
     def prompt_tokens(self) -> int:
@@ -101,21 +73,30 @@ class Answer:
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
         """The deltas of all choices, openings first, until every sequence has finished. Raises ApiError."""
-        scored = self._prompt_logprobs
-        yield [
-            choice.opening(i, scored[i // self.request.n] if scored else []) for i, choice in enumerate(self.choices)
-        ]
+        yield [self._opening(i) for i in range(len(self.choices))]
         unfinished = len(self._sequences)
         while unfinished:
-            deltas = []
-            for chunk in await self._chunks.get():
-                if chunk.finish_reason == "time":
-                    raise ApiError(504, f"the text was not done after {self._limits.seconds:g} s", code="timeout")
-                if chunk.finish_reason == "error":
+            deltas = await self._queue.get()
+            for delta in deltas:
+                if delta.finish_reason == "time":
+                    seconds = self._scheduler.limits.seconds
+                    raise ApiError(504, f"the text was not done after {seconds:g} s", code="timeout")
+                if delta.finish_reason == "error":
                     raise ApiError(500, "the text could not be written", code="engine_failed")
-                deltas.append(self.choices[chunk.index].append(chunk))
-                unfinished -= chunk.finish_reason is not None
+                choice = self.choices[delta.index]
+                choice.text += delta.text
+                choice.n_token += len(delta.tokens)
+                choice.finish_reason = delta.finish_reason
+                unfinished -= delta.finish_reason is not None
             yield deltas
+
+    def _opening(self, index: int) -> ChoiceDelta:
+        """The prompt of a choice, if the request wants it, with its log-probabilities."""
+        choice, scored = self.choices[index], self._prompt_logprobs
+        places = TokenPlaces(StreamDecoder(self.request.model.tokenizer, special=True))
+        entries = scored[index // self.request.n] if scored else ()
+        logprobs = [OffsetLogprob(places.place(entry.token), entry) for entry in entries]
+        return ChoiceDelta(index, choice.echo, logprobs, choice.finish_reason, opening=True)
 
 
 class AnswerFormat(Protocol):

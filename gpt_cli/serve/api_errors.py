@@ -62,10 +62,10 @@ class ApiError(Exception):
 def to_api_error(error: UserError, param: str | None = None) -> ApiError:
     """The answer to an error from outside the server: status 400 for a RequestError, 500 for another.
 
-    `param`: the wrong parameter, where the message does not begin with its name.
+    `param`: the wrong parameter; None: that with whose name the message begins, if it does.
     """
     named = re.match(r"(?:give )?([a-z_]+)(?: must be|:| of | does not go| or )", error.message)
     message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
     message = re.sub(r"\bmax_new_tokens\b", "max_tokens", message)  # OpenAI's name
     status = 400 if isinstance(error, RequestError) else 500
-    return ApiError(status, message, param=named[1] if named else param)
+    return ApiError(status, message, param=named[1] if param is None and named else param)

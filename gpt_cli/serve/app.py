@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,30 +21,23 @@ from gpt_cli.serve import pages
 from gpt_cli.serve.access_control import AccessMiddleware, AccessPolicy
 from gpt_cli.serve.answers import Answer, AnswerFormat, stream, while_connected
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse, to_api_error
-from gpt_cli.serve.chat_schemas import ChatRequest, Message, ResponseRequest
+from gpt_cli.serve.chat_prompt import encode_chat
+from gpt_cli.serve.chat_schemas import ChatRequest, ResponseRequest
 from gpt_cli.serve.choice_formats import ChatFormat, CompletionFormat, ToolChatFormat
-from gpt_cli.serve.generation_request import (
-    GenerationRequest,
-    check_tokens,
-    encode,
-    encode_chat,
-    encode_prompts,
-    is_plain_text,
-    make_generation_request,
-)
-from gpt_cli.serve.limits import Limits
+from gpt_cli.serve.encoding import check_tokens, encode, encode_prompts, is_plain_text, token_text
+from gpt_cli.serve.generation_request import GenerationRequest, make_generation_request
+from gpt_cli.serve.limits import Limits, check_limit
 from gpt_cli.serve.model_registry import ModelRegistry, created_at
 from gpt_cli.serve.request_body import read_object
 from gpt_cli.serve.request_schemas import (
     CompletionRequest,
     DetokenizeRequest,
-    SamplingFields,
     ScoreRequest,
     TokenizeRequest,
 )
 from gpt_cli.serve.responses import ResponseFormat
 from gpt_cli.serve.scheduler import Scheduler
-from gpt_cli.serve.scoring import prompt_logprobs, score_text, token_text
+from gpt_cli.serve.scoring import prompt_logprobs, score_text
 from gpt_cli.serve.server_metrics import ServerMetrics
 from gpt_cli.serve.tools import ToolChoice
 
@@ -184,12 +177,17 @@ async def completions(state: ServerState, request: Request) -> Response:
     body = CompletionRequest.read(await read_object(request, state.limits))
     _check_top("logprobs", body.logprobs, state.limits)
     model = await state.registry.get(body.model)
-    prompts = await encode_prompts(model, body.prompt, parse_special=bool(body.parse_special))
-    plain_text = is_plain_text(model, body.prompt)
-    generation = await make_generation_request(model, prompts, body, state.limits, n=body.n or 1, plain_text=plain_text)
-    echoes = [model.tokenizer.decode(tokens) for tokens in prompts] if body.echo else []
-    form = partial(CompletionFormat, usage=_wants_usage(body))
-    return await _answer(state, request, body, generation, form, body.logprobs, echoes)
+    generation = await make_generation_request(
+        model,
+        await encode_prompts(model, body.prompt, parse_special=bool(body.parse_special)),
+        body,
+        state.limits,
+        n=body.n or 1,
+        n_top=body.logprobs,
+        echo=bool(body.echo),
+        plain_text=is_plain_text(model, body.prompt),
+    )
+    return await _answer(state, request, generation, partial(CompletionFormat, usage=body.wants_usage))
 
 
 async def chat(state: ServerState, request: Request) -> Response:
@@ -200,64 +198,55 @@ async def chat(state: ServerState, request: Request) -> Response:
         raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "give max_tokens or max_completion_tokens, not both", param="max_tokens")
-    generation = await _chat_generation(state, body, body.messages, body.n or 1, body.tool_use())
     n_top = (body.top_logprobs or 0) if body.logprobs else None
-    form = partial(ChatFormat if generation.tools is None else ToolChatFormat, usage=_wants_usage(body))
-    return await _answer(state, request, body, generation, form, n_top)
+    generation = await _chat_generation(state, body, body.n or 1, n_top, body.tool_use())
+    form = ChatFormat if generation.tools is None else ToolChatFormat
+    return await _answer(state, request, generation, partial(form, usage=body.wants_usage))
 
 
 async def responses(state: ServerState, request: Request) -> Response:
     """`POST /v1/responses`: a chat in OpenAI's newer shape. Nothing is stored."""
     body = ResponseRequest.read(await read_object(request, state.limits))
-    generation = await _chat_generation(state, body, body.messages)
-    return await _answer(state, request, body, generation, partial(ResponseFormat, body))
+    return await _answer(state, request, await _chat_generation(state, body), partial(ResponseFormat, body))
 
 
 async def _chat_generation(
     state: ServerState,
-    body: SamplingFields,
-    messages: Sequence[Message],
+    body: ChatRequest | ResponseRequest,
     n: int = 1,
+    n_top: int | None = None,
     tools: ToolChoice | None = None,
 ) -> GenerationRequest:
     model = await state.registry.get(body.model)
-    tokens, truncated = await asyncio.to_thread(encode_chat, model, messages, tools)
+    tokens, truncated = await asyncio.to_thread(encode_chat, model, body.messages, tools)
     if body.stop is not None and (end := model.config.data.learned_end):
         stops = [body.stop] if isinstance(body.stop, str) else body.stop
         body = body.model_copy(update={"stop": [*stops, end]})
-    return await make_generation_request(model, [tokens], body, state.limits, n=n, truncated=truncated, tools=tools)
-
-
-def _wants_usage(body: SamplingFields) -> bool:
-    return body.stream_options is not None and body.stream_options.include_usage
+    return await make_generation_request(
+        model, [tokens], body, state.limits, n=n, n_top=n_top, truncated=truncated, tools=tools
+    )
 
 
 async def _answer(
     state: ServerState,
     request: Request,
-    body: SamplingFields,
     generation: GenerationRequest,
     make_format: Callable[[Answer], AnswerFormat],
-    n_top: int | None = None,
-    echoes: Sequence[str] = (),
 ) -> Response:
-    prompt_entries, deadline = [], time.monotonic() + state.limits.seconds
-    if echoes and n_top is not None:
-        for tokens in generation.prompts:
-            prompt_entries.append(await prompt_logprobs(state.scheduler, generation.model, tokens, n_top, deadline))
-    streamed = bool(body.stream)
-    answer = Answer(
-        generation, state.scheduler, state.limits, deadline, n_top, echoes, prompt_entries, streamed=streamed
-    )
+    scored = []
+    if generation.echo and (n_top := generation.n_top) is not None:
+        for prompt in generation.prompts:
+            entries = prompt_logprobs(state.scheduler, generation.model, prompt, n_top, generation.deadline)
+            scored.append(await entries)
+    answer = Answer(generation, state.scheduler, scored)
     form = make_format(answer)
-    if streamed:
+    if generation.streamed:
         return StreamingResponse(stream(answer, form), media_type="text/event-stream", headers=_EVENT_STREAM_HEADERS)
     return AsciiJSONResponse(await while_connected(request, answer, asyncio.create_task(form.whole())))
 
 
 def _check_top(name: str, value: int | None, limits: Limits) -> None:
-    if value is not None and value > limits.logprobs:
-        raise ApiError(400, f"{name} must be at most {limits.logprobs} here, not {value}", param=name)
+    check_limit(name, value or 0, limits.logprobs, code=None)
 
 
 async def tokenize(state: ServerState, request: Request) -> Response:

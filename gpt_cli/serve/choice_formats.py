@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from gpt_cli.serve.active_sequence import TokenLogprob
 from gpt_cli.serve.answers import Answer
 from gpt_cli.serve.api_errors import ApiError, dumps
+from gpt_cli.serve.encoding import bytes_text, token_text
+from gpt_cli.serve.logprobs import OffsetLogprob, TokenLogprob
 from gpt_cli.serve.model_registry import ServedModel
-from gpt_cli.serve.scoring import bytes_text, token_text
-from gpt_cli.serve.streamed_choice import ChoiceDelta, OffsetLogprob
+from gpt_cli.serve.text_sequence import ChoiceDelta
 from gpt_cli.serve.tools import CallFormat, ToolCall
 
 _DONE = b"data: [DONE]\n\n"

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from gpt_cli.serve.api_errors import ApiError
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -29,3 +31,11 @@ class Limits:
     """The most alternatives reported for a token."""
     prompt_step: int = 256
     """The number of prompt tokens that one step prefills, next to the sequences that it decodes."""
+
+
+def check_limit(
+    name: str, value: int, limit: int, *, param: str | None = None, code: str | None = "limit_exceeded"
+) -> None:
+    """Raise ApiError for a `value` beyond its limit."""
+    if value > limit:
+        raise ApiError(400, f"{name} must be at most {limit:,} here, not {value}", param=param or name, code=code)

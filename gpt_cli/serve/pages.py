@@ -19,11 +19,10 @@ from gpt_cli.run.checkpoint import CONFIG
 from gpt_cli.run.log import read_metrics, read_samples
 from gpt_cli.run.run_files import RUN
 from gpt_cli.serve.api_errors import ApiError, AsciiJSONResponse
-from gpt_cli.serve.generation_request import encode
+from gpt_cli.serve.encoding import encode, token_text
 from gpt_cli.serve.model_registry import ModelRegistry, ServedModel
 from gpt_cli.serve.request_body import read_object
 from gpt_cli.serve.request_schemas import AttentionRequest
-from gpt_cli.serve.scoring import token_text
 
 if TYPE_CHECKING:
     from gpt_cli.serve.app import ServerState

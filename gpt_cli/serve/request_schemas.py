@@ -120,6 +120,11 @@ class SamplingFields(StrictSchema):
         return []
 
     @property
+    def wants_usage(self) -> bool:
+        """True if a stream ends with the number of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
     def length_field(self) -> str:
         """The field by which the request bounds the new tokens."""
         own = [name for name in _LENGTHS if name in type(self).model_fields]

@@ -13,43 +13,43 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk, join_chunks
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.text_engine import TextEngine
+from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence, join_deltas
 from gpt_cli.terminal.plural import plural
 
 if TYPE_CHECKING:
     from gpt_cli.serve.server_metrics import ServerMetrics
 
 _Result = TypeVar("_Result")
-_ROUND_SECONDS = 0.025  # target time of a round of steps: bounds the wait to join, and between two chunks
+_ROUND_SECONDS = 0.025  # target time of a round of steps: bounds the wait to join, and between two deltas
 _MAX_STEPS = 32
 
 
-class ChunkQueue:
-    """The chunks of a request's sequences, from the scheduler's thread to the event loop that made the queue."""
+class DeltaQueue:
+    """The deltas of a request's sequences, from the scheduler's thread to the event loop that made the queue."""
 
     def __init__(self) -> None:
-        self.loop, self._chunks, self._available = asyncio.get_running_loop(), list[SequenceChunk](), asyncio.Event()
+        self.loop, self._deltas, self._available = asyncio.get_running_loop(), list[ChoiceDelta](), asyncio.Event()
 
-    async def get(self) -> list[SequenceChunk]:
-        """Wait for a chunk, then return all that have come, joined to one for each sequence."""
+    async def get(self) -> list[ChoiceDelta]:
+        """Wait for a delta, then return all that have come, joined to one for each sequence."""
         await self._available.wait()
         self._available.clear()
-        chunks, self._chunks = self._chunks, []
-        return join_chunks(chunks)
+        deltas, self._deltas = self._deltas, []
+        return join_deltas(deltas)
 
-    def put(self, chunks: Sequence[SequenceChunk]) -> None:
-        """Add chunks. Call it in the thread of the loop."""
-        self._chunks += chunks
+    def put(self, deltas: Sequence[ChoiceDelta]) -> None:
+        """Add deltas. Call it in the thread of the loop."""
+        self._deltas += deltas
         self._available.set()
 
 
-def _deliver(deliveries: Mapping[ChunkQueue, Sequence[SequenceChunk]]) -> None:
-    """Put chunks into their queues from the scheduler's thread, waking each event loop once."""
+def _deliver(deliveries: Mapping[DeltaQueue, Sequence[ChoiceDelta]]) -> None:
+    """Put deltas into their queues from the scheduler's thread, waking each event loop once."""
 
-    def put(queues: list[ChunkQueue]) -> None:
+    def put(queues: list[DeltaQueue]) -> None:
         for queue in queues:
             queue.put(deliveries[queue])
 
@@ -78,11 +78,11 @@ class Scheduler:
     """Generates the queued sequences in batches, first come first served, in a thread of its own that `close` ends."""
 
     def __init__(self, limits: Limits, metrics: "ServerMetrics") -> None:
-        self._limits, self._metrics = limits, metrics
+        self.limits, self._metrics = limits, metrics
         self._changed = threading.Condition()
-        self._queue = deque[ActiveSequence]()
+        self._queue = deque[TextSequence]()
         self._calls = deque[tuple[Callable[[], Any], Future[Any]]]()
-        self._running: list[ActiveSequence] = []
+        self._running: list[TextSequence] = []
         self._closing = False
         self._steps_per_round = WeakKeyDictionary[TextEngine, _StepsPerRound]()
         self._sequence_seconds = 1.0  # from submission to finish, a moving average: tells Retry-After
@@ -104,7 +104,7 @@ class Scheduler:
         """True if the thread runs."""
         return self._thread.is_alive() and not self._closing
 
-    def submit(self, sequences: Sequence[ActiveSequence]) -> None:
+    def submit(self, sequences: Sequence[TextSequence]) -> None:
         """Queue all of `sequences`, or none.
 
         Raises ApiError where the queue cannot hold all: 429 if it may later, 400 if there are more than it ever holds.
@@ -112,13 +112,13 @@ class Scheduler:
         with self._changed:
             if self._closing:
                 raise ApiError(503, "the server is ending", headers={"Retry-After": "1"})
-            if len(sequences) > (most := max(self._limits.seats, self._limits.queue)):
+            if len(sequences) > (most := max(self.limits.seats, self.limits.queue)):
                 message = (
                     f"a request may be of at most {plural(most, 'text')} here, prompts times n, not {len(sequences):,}"
                 )
                 raise ApiError(400, message, param="n", code="limit_exceeded")
-            busy = len(self._queue) + len(self._running) + len(sequences) > self._limits.seats
-            if busy and len(self._queue) + len(sequences) > self._limits.queue:
+            busy = len(self._queue) + len(self._running) + len(sequences) > self.limits.seats
+            if busy and len(self._queue) + len(sequences) > self.limits.queue:
                 raise self._overloaded(len(self._queue))
             self._queue.extend(sequences)
             self._changed.notify()
@@ -127,13 +127,13 @@ class Scheduler:
         """Run `work`, which uses an engine, between two rounds. Raises ApiError 429 where too many calls wait."""
         future: Future[_Result] = Future()
         with self._changed:
-            if len(self._calls) >= self._limits.queue:
+            if len(self._calls) >= self.limits.queue:
                 raise self._overloaded(len(self._calls))
             self._calls.append((work, future))
             self._changed.notify()
         return future
 
-    def cancel(self, sequences: Sequence[ActiveSequence]) -> None:
+    def cancel(self, sequences: Sequence[TextSequence]) -> None:
         """Free the slots of `sequences`, whose client is gone, before the next round."""
         with self._changed:
             for sequence in sequences:
@@ -141,16 +141,16 @@ class Scheduler:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread. Each unfinished sequence gets a last chunk, an error."""
+        """End the thread. Each unfinished sequence gets a last delta, an error."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
 
     def _overloaded(self, waiting: int) -> ApiError:
-        batches = (len(self._queue) + len(self._running)) / self._limits.seats
+        batches = (len(self._queue) + len(self._running)) / self.limits.seats
         seconds = max(1, math.ceil(batches * self._sequence_seconds))
-        message = f"{plural(waiting, 'text')} waiting, of {self._limits.queue:,} that may: try again in {seconds} s"
+        message = f"{plural(waiting, 'text')} waiting, of {self.limits.queue:,} that may: try again in {seconds} s"
         return ApiError(429, message, code="queue_full", headers={"Retry-After": str(min(seconds, 3600))})
 
     def _run(self) -> None:
@@ -179,63 +179,61 @@ class Scheduler:
                 sequences.remove(sequence)
                 self._metrics.sequence_finished("cancelled")
         now = time.monotonic()
-        if late := [sequence for sequence in (*self._running, *self._queue) if sequence.deadline <= now]:
+        if late := [sequence for sequence in (*self._running, *self._queue) if sequence.request.deadline <= now]:
             self._abort(late, "time")
 
-    def _dequeue(self) -> list[ActiveSequence]:
+    def _dequeue(self) -> list[TextSequence]:
         """Move sequences from the queue to the free slots, first come first served. Returns those moved: as many as
         heal about `prompt_step` tokens of prompts, at least one."""
-        joining: list[ActiveSequence] = []
+        joining: list[TextSequence] = []
         healing = 0
-        while self._queue and len(self._running) < self._limits.seats and healing < self._limits.prompt_step:
+        while self._queue and len(self._running) < self.limits.seats and healing < self.limits.prompt_step:
             sequence = self._queue.popleft()
             healing += sequence.healing_tokens
             joining.append(sequence)
             self._running.append(sequence)
         return joining
 
-    def _run_round(self, engine: TextEngine, batch: list[ActiveSequence]) -> None:
+    def _run_round(self, engine: TextEngine, batch: list[TextSequence]) -> None:
         """Run one step of an engine's sequences, or several where steps are quick."""
         slots = [sequence.slot for sequence in batch if sequence.slot is not None]
-        prompt_tokens = sum(
-            len(sequence.request.opening.tokens) for sequence in batch if sequence.first_token_at is None
-        )
+        prompt_tokens = sum(len(sequence.opening.tokens) for sequence in batch if sequence.first_token_at is None)
         steps_per_round = self._steps_per_round.setdefault(engine, _StepsPerRound())
         steps = 1 if any(slot.single_step for slot in slots) else steps_per_round.next(len(batch), prompt_tokens)
         started = time.monotonic()
-        batch_tokens = engine.step(slots, steps, self._limits.prompt_step)
+        batch_tokens = engine.step(slots, steps, self.limits.prompt_step)
         now = time.monotonic()
         n_token = sum(map(len, batch_tokens))
-        steps_per_round.record(now - started, steps, n_token + min(prompt_tokens, steps * self._limits.prompt_step))
+        steps_per_round.record(now - started, steps, n_token + min(prompt_tokens, steps * self.limits.prompt_step))
         self._metrics.tokens_generated(n_token)
-        deliveries: dict[ChunkQueue, list[SequenceChunk]] = {}
+        deliveries: dict[DeltaQueue, list[ChoiceDelta]] = {}
         for sequence, new_tokens in zip(batch, batch_tokens, strict=True):
             if not new_tokens:
                 continue
             if sequence.first_token_at is None:
                 sequence.first_token_at = now
                 self._metrics.first_token(now - sequence.submitted_at)
-            chunk = sequence.accept(new_tokens)
-            if chunk is None or sequence.cancelled:
+            delta = sequence.accept(new_tokens)
+            if delta is None or sequence.cancelled:
                 continue
-            deliveries.setdefault(sequence.chunks, []).append(chunk)
-            if chunk.finish_reason is not None:
+            deliveries.setdefault(sequence.sink, []).append(delta)
+            if delta.finish_reason is not None:
                 self._running.remove(sequence)
                 self._sequence_seconds += (now - sequence.submitted_at - self._sequence_seconds) / 8
-                self._metrics.sequence_finished(chunk.finish_reason)
+                self._metrics.sequence_finished(delta.finish_reason)
         if deliveries:
             _deliver(deliveries)
 
-    def _abort(self, sequences: Sequence[ActiveSequence], reason: str) -> None:
+    def _abort(self, sequences: Sequence[TextSequence], reason: str) -> None:
         for sequence in sequences:
             if sequence in self._running:
                 self._running.remove(sequence)
             if sequence in self._queue:
                 self._queue.remove(sequence)
-            _deliver({sequence.chunks: [sequence.abort(reason)]})
+            _deliver({sequence.sink: [sequence.abort(reason)]})
             self._metrics.sequence_finished(reason)
 
-    def _run_guarded(self, sequences: Sequence[ActiveSequence], work: Callable[[], None]) -> None:
+    def _run_guarded(self, sequences: Sequence[TextSequence], work: Callable[[], None]) -> None:
         """Run `work`. An exception in it aborts these sequences, and not the thread."""
         try:
             work()

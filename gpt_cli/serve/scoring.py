@@ -10,8 +10,9 @@ import numpy as np
 
 from gpt_cli.evaluation.scored_text import ScoredText
 from gpt_cli.evaluation.sliding_windows import SlidingWindow, default_stride, windows
-from gpt_cli.serve.active_sequence import TokenLogprob, compute_logprob
 from gpt_cli.serve.api_errors import ApiError
+from gpt_cli.serve.encoding import token_text
+from gpt_cli.serve.logprobs import TokenLogprob, compute_logprob
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.request_schemas import ScoreRequest
 from gpt_cli.serve.scheduler import Scheduler
@@ -44,20 +45,6 @@ def _window_logprobs(
     first = window.first - window.begin
     logits = engine.prompt_logits(tokens[:-1])
     return [compute_logprob(logits[i - 1], tokens[i], n_top) for i in range(first, len(tokens))]
-
-
-def token_text(model: ServedModel, token: int) -> str:
-    """The display text of a token; `bytes:\\xe2` where it is a part of a character."""
-    data = model.tokenizer.token_bytes(token)
-    return bytes_text(data) if data else model.tokenizer.decode([token])
-
-
-def bytes_text(data: bytes) -> str:
-    """The display text of some bytes, as that of a token."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 async def score_text(

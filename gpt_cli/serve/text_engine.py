@@ -7,7 +7,6 @@ Shapes: T tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,37 +14,20 @@ import numpy.typing as npt
 
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
-from gpt_cli.sampling.constraint import write_masks
+from gpt_cli.sampling.constraint import Constraint, write_masks
 from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
-from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from gpt_cli.sampling.constraint import Constraint, Matcher
-    from gpt_cli.sampling.logits_processors import ProcessorFactory
-    from gpt_cli.sampling.repetition import Penalties
+    from gpt_cli.sampling.constraint import Matcher
+    from gpt_cli.serve.text_sequence import TextSequence
     from gpt_cli.serve.token_sampling import TokenSampler
 
 Logits = npt.NDArray[np.float32]
 NewTokens = list[tuple[int, Logits | None]]
 """The tokens that a sequence got in one call of `step`, each with its (V,) logits if the request wants them."""
-
-
-@dataclass(frozen=True, eq=False)
-class SequenceRequest:
-    """One sequence to generate: sample number `sample_index` of a prompt, after its `opening`."""
-
-    opening: Opening
-    sampling: SamplingParams
-    sample_index: int = 0
-    return_logits: bool = False
-    penalties: "Penalties | None" = None
-    processor_factory: "ProcessorFactory | None" = field(default=None, repr=False)
-    """Makes the logits processors, of a constraint too. None: the engine samples without any."""
-    constraint: "Constraint | None" = field(default=None, repr=False)
-    """Of a text without processors."""
 
 
 class SlotHandle(Protocol):
@@ -62,9 +44,9 @@ class TextEngine(Protocol):
     name: str
 
     def needs_processors(self, sampling: SamplingParams) -> bool:
-        """True if a request with these parameters must have a `processor_factory`."""
+        """True if the rules of a request with these parameters must be logits processors."""
 
-    def join(self, request: SequenceRequest) -> SlotHandle:
+    def join(self, sequence: "TextSequence") -> SlotHandle:
         """Add a sequence to the batch. It leaves the batch when the handle is dropped."""
 
     def step(self, slots: Sequence[Any], steps: int, prompt_tokens: int) -> list[NewTokens]:
@@ -97,26 +79,29 @@ class NativeTextEngine:
     def needs_processors(self, sampling: SamplingParams) -> bool:
         return bool(unsupported_settings(sampling))
 
-    def join(self, request: SequenceRequest) -> _NativeSlot:
-        sampler = None
-        if request.processor_factory is not None:
+    def join(self, sequence: "TextSequence") -> _NativeSlot:
+        request, sampling = sequence.request, sequence.request.sampling
+        sampler, mask, matcher = None, None, None
+        if isinstance(request.rules, Constraint):
+            mask, matcher = request.rules.masks(1)[0], request.rules.matcher()
+        elif request.rules is not None:
             import torch  # noqa: PLC0415 - only logits processors need it
 
             from gpt_cli.serve.token_sampling import TokenSampler  # noqa: PLC0415
 
-            sampler = TokenSampler(request, self._tokenizer.vocab_size, torch.device("cpu"))
+            sampler = TokenSampler(sequence, self._tokenizer.vocab_size, torch.device("cpu"))
+            matcher = sampler.matcher
         seat = Seat(
             self._batch,
-            request.opening.tokens,
-            derive_seed(request.sampling.seed, "sample", request.sample_index),
-            native_token_choice(request.sampling, self._tokenizer),
-            keep_logits=request.return_logits,
+            sequence.opening.tokens,
+            derive_seed(sampling.seed, "sample", sequence.sample),
+            native_token_choice(sampling, self._tokenizer),
+            keep_logits=request.n_top is not None,
             caller_samples=sampler is not None,
-            mask=None if request.constraint is None else request.constraint.masks(1)[0],
-            max_new_tokens=request.sampling.max_new_tokens,
+            mask=mask,
+            max_new_tokens=sampling.max_new_tokens,
         )
-        matcher = None if request.constraint is None else request.constraint.matcher()
-        return _NativeSlot(seat, sampler, matcher if sampler is None else sampler.matcher)
+        return _NativeSlot(seat, sampler, matcher)
 
     def step(self, slots: Sequence[_NativeSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
         masked = {slot: slot.seat.mask for slot in slots if slot.seat.mask is not None}

@@ -10,24 +10,27 @@ from torch import Tensor
 
 from gpt_cli.sampling.constraint import Matcher
 from gpt_cli.sampling.filters import next_token
+from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.noise import GumbelNoise
 
 if TYPE_CHECKING:
-    from gpt_cli.serve.text_engine import SequenceRequest
+    from gpt_cli.serve.text_sequence import TextSequence
 
 
 class TokenSampler:
     """Samples the tokens of one sequence, with noise that depends on its seed and sample index only."""
 
-    def __init__(self, request: "SequenceRequest", vocab_size: int, device: torch.device) -> None:
-        assert request.processor_factory is not None
-        batch = request.processor_factory.for_batch([request.opening], device)
+    single_step = True
+
+    def __init__(self, sequence: "TextSequence", vocab_size: int, device: torch.device) -> None:
+        request = sequence.request
+        assert isinstance(request.rules, ProcessorFactory)
+        batch = request.rules.for_batch([sequence.opening], device)
         self._processors = batch.processors
         self.matcher: Matcher | None = batch.matchers[0]
+        self.return_logits = request.n_top is not None
         self._sampling = sampling = request.sampling
-        self._noise = (
-            None if sampling.greedy else GumbelNoise(sampling.seed, [request.sample_index], vocab_size, device)
-        )
+        self._noise = None if sampling.greedy else GumbelNoise(sampling.seed, [sequence.sample], vocab_size, device)
 
     @torch.inference_mode()
     def sample(self, logits: Tensor) -> int:

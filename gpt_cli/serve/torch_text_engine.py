@@ -20,7 +20,8 @@ from gpt_cli.model.static_cache import StaticCache
 from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.generate import SequenceBatch, next_logits
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.serve.text_engine import Logits, NewTokens, SequenceRequest
+from gpt_cli.serve.text_engine import Logits, NewTokens
+from gpt_cli.serve.text_sequence import TextSequence
 from gpt_cli.serve.token_sampling import TokenSampler
 
 _MULTITHREADED_PARAMETERS = 2**28  # a model with fewer decodes faster on one of torch's threads
@@ -45,25 +46,18 @@ class _KVTable:
         return row
 
 
-class _TorchSlot:
-    single_step = True
-
-    def __init__(self, model: GPT, request: SequenceRequest) -> None:
-        self.sampler = TokenSampler(request, model.head.out_features, model.head.weight.device)
-        self.matcher, self.return_logits = self.sampler.matcher, request.return_logits
-
-
-class _TableSlot(_TorchSlot):
+class _TableSlot(TokenSampler):
     """A row of a table: `tokens` of the sequence's window, of which `cached` have keys and values there."""
 
-    def __init__(self, model: GPT, request: SequenceRequest, table: _KVTable) -> None:
-        super().__init__(model, request)
-        self.tokens = list(request.opening.tokens[-model.config.context_length :])
+    def __init__(self, model: GPT, sequence: TextSequence, table: _KVTable) -> None:
+        super().__init__(sequence, model.head.out_features, model.head.weight.device)
+        self.tokens = list(sequence.opening.tokens[-model.config.context_length :])
         self.position, self.start, self.cached = len(self.tokens), 0, 0
         self.table = table
         self.row = table.assign_row(self)
 
     def accept(self, token: int) -> None:
+        super().accept(token)
         self.tokens.append(token)
         self.position += 1
 
@@ -76,15 +70,16 @@ class _TableSlot(_TorchSlot):
         return self.cached == 0
 
 
-class _UnbatchedSlot(_TorchSlot):
+class _UnbatchedSlot(TokenSampler):
     """A sequence of a model that has no static cache: a forward pass of its own for each token."""
 
-    def __init__(self, model: GPT, request: SequenceRequest) -> None:
-        super().__init__(model, request)
-        self._batch = SequenceBatch(model, [request.opening.tokens], request.sampling.max_new_tokens)
+    def __init__(self, model: GPT, sequence: TextSequence) -> None:
+        super().__init__(sequence, model.head.out_features, model.head.weight.device)
+        self._batch = SequenceBatch(model, [sequence.opening.tokens], sequence.request.sampling.max_new_tokens)
         self.next_logits = self._batch.next_logits
 
     def accept(self, token: int) -> None:
+        super().accept(token)
         self._batch.append(torch.tensor([token], device=self._batch.device))
 
 
@@ -109,26 +104,25 @@ class TorchTextEngine:
     def needs_processors(self, sampling: SamplingParams) -> bool:
         return True
 
-    def join(self, request: SequenceRequest) -> _TableSlot | _UnbatchedSlot:
+    def join(self, sequence: TextSequence) -> _TableSlot | _UnbatchedSlot:
         if self._single_threaded and self._device.type == "cpu":
             torch.set_num_threads(1)  # applies to this thread, the scheduler's
         with torch.inference_mode():
             if self._tables is None:
-                return _UnbatchedSlot(self._model, request)
+                return _UnbatchedSlot(self._model, sequence)
             table = next((table for table in self._tables if table.free_rows), None)
             if table is None:
                 table = _KVTable(self._model, self._n_row)
                 self._tables.append(table)
-            return _TableSlot(self._model, request, table)
+            return _TableSlot(self._model, sequence, table)
 
     @torch.inference_mode()
     def step(self, slots: Sequence[_TableSlot | _UnbatchedSlot], steps: int, prompt_tokens: int) -> list[NewTokens]:
         logits = self._next_logits(slots, prompt_tokens)
-        drawn = [slots[i].sampler.draw(slot_logits) for i, slot_logits in logits.items()]
+        drawn = [slots[i].draw(slot_logits) for i, slot_logits in logits.items()]
         tokens = torch.cat(drawn).tolist() if drawn else []  # the only synchronization with the device
         new_tokens: list[NewTokens] = [[] for _ in slots]
         for (i, slot_logits), token in zip(logits.items(), tokens, strict=True):
-            slots[i].sampler.accept(token)
             slots[i].accept(token)
             new_tokens[i] = [(token, slot_logits[0].float().cpu().numpy() if slots[i].return_logits else None)]
         return new_tokens

@@ -103,8 +103,8 @@ def gpt(capfd: pytest.CaptureFixture[str]) -> Run:
 def chat_ids(run_dir: Path, messages: Messages) -> list[int] | None:
     """The tokens that the run continues for `messages`, None if they are refused."""
     from gpt_cli.serve.api_errors import ApiError
+    from gpt_cli.serve.chat_prompt import encode_chat
     from gpt_cli.serve.chat_schemas import Message
-    from gpt_cli.serve.generation_request import encode_chat
     from gpt_cli.serve.model_registry import EngineOptions, open_model
 
     model = open_model("run", run_dir, EngineOptions(), lambda _: None, None)

@@ -1,7 +1,6 @@
 """The scheduler of `gpt serve`: whatever texts come, end and are given up, each is what it is alone."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,12 @@ from hypothesis import strategies as st
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.constraint import compile_constraint
 from gpt_cli.sampling.prompt import Opening
-from gpt_cli.serve.active_sequence import ActiveSequence, SequenceChunk
+from gpt_cli.serve.generation_request import GenerationRequest
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions, ServedModel, open_model
-from gpt_cli.serve.scheduler import ChunkQueue, Scheduler
+from gpt_cli.serve.scheduler import DeltaQueue, Scheduler
 from gpt_cli.serve.server_metrics import ServerMetrics
-from gpt_cli.serve.text_engine import SequenceRequest
+from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence
 from tests.support.live_server import make_run
 
 pytestmark = pytest.mark.system
@@ -52,35 +51,33 @@ CASE = st.fixed_dictionaries(
 )
 
 
-def make_sequence(model: ServedModel, case: dict[str, Any], index: int, queue: ChunkQueue) -> ActiveSequence:
+def make_sequence(model: ServedModel, case: dict[str, Any], queue: DeltaQueue) -> TextSequence:
     sampling: SamplingParams = case["sampling"].replace({"seed": case["seed"], "max_new_tokens": case["tokens"]})
-    constraint = compile_constraint(model.tokenizer, sampling)
-    n_top, prompt = case["n_top"], Opening(case["prompt"])
-    request = SequenceRequest(prompt, sampling, return_logits=n_top is not None, constraint=constraint)
-    streamed = case.get("streamed", True)
-    deadline = time.monotonic() + 3600
-    return ActiveSequence(index, model.engine, model.tokenizer, request, case["n_top"], queue, deadline, streamed)
+    rules = compile_constraint(model.tokenizer, sampling)
+    prompt, streamed = case["prompt"], case.get("streamed", True)
+    request = GenerationRequest(model, [prompt], sampling, n_top=case["n_top"], streamed=streamed, rules=rules)
+    return TextSequence(request, Opening(prompt), queue)
 
 
 async def alone(model: ServedModel, case: dict[str, Any]) -> list[Any]:
     """Text, tokens, log-probabilities and finish reason from a scheduler of its own."""
     scheduler = Scheduler(Limits(), ServerMetrics())
     try:
-        queue = ChunkQueue()
-        scheduler.submit([make_sequence(model, case, 0, queue)])
-        chunks = await queue.get()
-        while chunks[-1].finish_reason is None:
-            chunks += await queue.get()
+        queue = DeltaQueue()
+        scheduler.submit([make_sequence(model, case, queue)])
+        deltas = await queue.get()
+        while deltas[-1].finish_reason is None:
+            deltas += await queue.get()
     finally:
         await asyncio.to_thread(scheduler.close)
-    return joined(chunks)
+    return joined(deltas)
 
 
-def joined(chunks: list[SequenceChunk]) -> list[Any]:
-    text = "".join(chunk.text for chunk in chunks)
-    tokens = [token for chunk in chunks for token in chunk.tokens]
-    logprobs = [entry for chunk in chunks for entry in chunk.logprobs]
-    return [text, tokens, logprobs, chunks[-1].finish_reason]
+def joined(deltas: list[ChoiceDelta]) -> list[Any]:
+    text = "".join(delta.text for delta in deltas)
+    tokens = [token for delta in deltas for token in delta.tokens]
+    logprobs = [entry for delta in deltas for entry in delta.logprobs]
+    return [text, tokens, logprobs, deltas[-1].finish_reason]
 
 
 @settings(max_examples=40)
@@ -98,16 +95,16 @@ def test_whoever_comes_ends_and_gives_up_a_text_is_what_it_is_alone(
         async def generate(case: dict[str, Any]) -> list[Any] | None:
             for _ in range(case["pause"]):
                 await asyncio.sleep(0)
-            queue = ChunkQueue()
-            sequence = make_sequence(model, case, 0, queue)
+            queue = DeltaQueue()
+            sequence = make_sequence(model, case, queue)
             scheduler.submit([sequence])
-            chunks = await queue.get()
-            while chunks[-1].finish_reason is None:
-                if case["cancel_after"] is not None and case["cancel_after"] <= len(chunks):
+            deltas = await queue.get()
+            while deltas[-1].finish_reason is None:
+                if case["cancel_after"] is not None and case["cancel_after"] <= len(deltas):
                     scheduler.cancel([sequence])
                     return None
-                chunks += await queue.get()
-            return joined(chunks)
+                deltas += await queue.get()
+            return joined(deltas)
 
         try:
             results = await asyncio.gather(*(generate(case) for case in cases))
@@ -125,18 +122,18 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
     model: ServedModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario() -> None:
-        scheduler, queue = Scheduler(Limits(), ServerMetrics()), ChunkQueue()
+        scheduler, queue = Scheduler(Limits(), ServerMetrics()), DeltaQueue()
         case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "tokens": 5, "n_top": None}
         try:
             with monkeypatch.context() as patch:
                 patch.setattr(model.engine, "step", lambda *_: 1 / 0)
-                scheduler.submit([make_sequence(model, case, 0, queue)])
-                assert [chunk.finish_reason for chunk in await queue.get()] == ["error"]
-            scheduler.submit([make_sequence(model, case, 0, queue)])
-            chunks = await queue.get()
-            while chunks[-1].finish_reason is None:
-                chunks += await queue.get()
-            assert chunks[-1].finish_reason == "length"
+                scheduler.submit([make_sequence(model, case, queue)])
+                assert [delta.finish_reason for delta in await queue.get()] == ["error"]
+            scheduler.submit([make_sequence(model, case, queue)])
+            deltas = await queue.get()
+            while deltas[-1].finish_reason is None:
+                deltas += await queue.get()
+            assert deltas[-1].finish_reason == "length"
         finally:
             await asyncio.to_thread(scheduler.close)
 
@@ -146,15 +143,15 @@ def test_what_fails_in_one_engine_ends_its_texts_and_not_the_thread(
 
 def test_a_text_that_waits_when_the_server_ends_is_told(model: ServedModel) -> None:
     async def scenario() -> None:
-        scheduler, queue = Scheduler(Limits(max_tokens=10**9), ServerMetrics()), ChunkQueue()
+        scheduler, queue = Scheduler(Limits(max_tokens=10**9), ServerMetrics()), DeltaQueue()
         case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "tokens": 10**9, "n_top": None}
-        scheduler.submit([make_sequence(model, case, 0, queue)])
+        scheduler.submit([make_sequence(model, case, queue)])
         await queue.get()
         await asyncio.to_thread(scheduler.close)
-        chunks = await queue.get()
-        while chunks[-1].finish_reason is None:
-            chunks = await queue.get()
-        assert chunks[-1].finish_reason == "error"
+        deltas = await queue.get()
+        while deltas[-1].finish_reason is None:
+            deltas = await queue.get()
+        assert deltas[-1].finish_reason == "error"
 
     asyncio.run(scenario())
 

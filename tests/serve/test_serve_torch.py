@@ -1,6 +1,7 @@
 """The torch engine of `gpt serve`: many texts in a pass, each to the last bit what it is alone, for every model."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.generate import SequenceBatch
 from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.prompt import Opening
+from gpt_cli.serve.generation_request import GenerationRequest
 from gpt_cli.serve.model_registry import EngineOptions, open_model
-from gpt_cli.serve.text_engine import SequenceRequest
+from gpt_cli.serve.text_sequence import TextSequence
 from gpt_cli.serve.torch_text_engine import TorchTextEngine
 from gpt_cli.tokenizer import ByteTokenizer
 
@@ -53,18 +55,17 @@ def make_model(name: str) -> GPT:
     return GPT(ModelConfig(**(SIZE | MODELS[name])), 256).eval()
 
 
-def make_request(case: dict[str, Any]) -> SequenceRequest:
+def make_sequence(case: dict[str, Any]) -> TextSequence:
     sampling = case["sampling"].replace({"seed": case["seed"], "max_new_tokens": case["n_token"]})
-    return SequenceRequest(
-        Opening(case["prompt"]),
-        sampling,
-        return_logits=True,
-        processor_factory=ProcessorFactory(ByteTokenizer(), sampling),
-    )
+    model: Any = SimpleNamespace(tokenizer=ByteTokenizer())
+    rules = ProcessorFactory(model.tokenizer, sampling)
+    request = GenerationRequest(model, [case["prompt"]], sampling, n_top=0, rules=rules)
+    nowhere: Any = None
+    return TextSequence(request, Opening(case["prompt"]), nowhere)
 
 
 def alone(engine: TorchTextEngine, case: dict[str, Any]) -> list[Any]:
-    slot = engine.join(make_request(case))
+    slot = engine.join(make_sequence(case))
     return [engine.step([slot], 1, 256)[0][0] for _ in range(case["n_token"])]
 
 
@@ -79,7 +80,7 @@ def test_a_text_is_the_same_bits_whoever_joins_and_leaves_beside_it(
     slots: dict[int, Any] = {}
     generated: list[list[Any]] = [[] for _ in cases]
     for step in range(10_000):
-        slots |= {i: engine.join(make_request(case)) for i, case in enumerate(cases) if case["joins_at"] == step}
+        slots |= {i: engine.join(make_sequence(case)) for i, case in enumerate(cases) if case["joins_at"] == step}
         if not slots and all(case["joins_at"] <= step for case in cases):
             break
         active = list(slots)
@@ -116,7 +117,7 @@ def test_a_model_that_the_kernel_does_not_know_writes_its_texts_in_one_pass(tmp_
     cases = [
         {"prompt": [i] * (1 + i), "sampling": SAMPLING[i % 4], "seed": i, "n_token": 9} for i in range(engine._n_row)
     ]
-    slots = [engine.join(make_request(case)) for case in cases]
+    slots = [engine.join(make_sequence(case)) for case in cases]
     engine.step(slots, 1, 256)
     assert len(passes) == len(cases)  # prompts
     passes.clear()
@@ -129,7 +130,7 @@ def test_rows_are_taken_again_by_those_who_come_later() -> None:
     engine = TorchTextEngine(make_model("alibi"))
     case = {"prompt": [1], "sampling": SAMPLING[0], "seed": 1, "n_token": 3}
     for _ in range(5):
-        slots = [engine.join(make_request(case)) for _ in range(engine._n_row)]
+        slots = [engine.join(make_sequence(case)) for _ in range(engine._n_row)]
         engine.step(slots, 1, 256)
     assert engine._tables is not None
     assert len(engine._tables) <= 2  # those of the next round come before the last ones go

@@ -1,17 +1,20 @@
 """`text_offset` of a token is where its first byte is in the text that is sent, whatever the bytes are."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("fastapi")
 
-from gpt_cli.sampling.text_stream import TextStream
-from gpt_cli.serve.active_sequence import SequenceChunk, TokenLogprob
-from gpt_cli.serve.streamed_choice import StreamedChoice, TokenPlaces
+from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.prompt import Opening
+from gpt_cli.serve.generation_request import GenerationRequest
+from gpt_cli.serve.logprobs import TokenPlaces
+from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence, join_deltas
 from gpt_cli.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from tests.support.export_models import TOKENIZERS
 from tests.support.foreign_gguf import foreign_tokenizer
@@ -66,24 +69,23 @@ def test_a_generated_token_is_where_its_first_byte_is(kind: str, data: st.DataOb
     tokenizer, echo = TOKENIZER_OF[kind], "a prompt"
     tokens = [token for token in data.draw(tokens_of(kind)) if token not in tokenizer.end_ids]
     text, expected = places([tokenizer.streamed_bytes(token) for token in tokens])
-    model: Any = SimpleNamespace(tokenizer=tokenizer)
-    choice, stream = StreamedChoice(model, echo), TextStream(tokenizer, (), iter(()))
-    sent, n_sent = [], 0
-    for token in tokens:
-        stream.push(token)
-        if len(stream.tokens) - n_sent == chunk:
-            sent += choice.append(_chunk(stream, n_sent, None)).logprobs
-            n_sent = len(stream.tokens)
-    stream.finish("length")
-    sent += choice.append(_chunk(stream, n_sent, "length")).logprobs
-    assert choice.text == stream.text() == text
+    whole = generate(tokenizer, [tokens[i : i + chunk] for i in range(0, len(tokens), chunk)], len(echo))
+    assert whole.text == text
     shown = [(token, len(echo) + place) for token, place in zip(tokens, expected, strict=True) if place < len(text)]
-    assert [(one.entry.token, one.text_offset) for one in sent] == shown
+    assert [(one.entry.token, one.text_offset) for one in whole.logprobs] == shown
 
 
-def _chunk(stream: TextStream, first: int, reason: str | None) -> SequenceChunk:
-    entries = [TokenLogprob(token, -1.0, []) for token in stream.tokens[first:]]
-    return SequenceChunk(0, stream.take_new(), stream.tokens[first:], entries, reason)
+def generate(tokenizer: Tokenizer, chunks: list[list[int]], n_character: int) -> ChoiceDelta:
+    """All deltas of a sequence that gets its tokens from the engine in these chunks, joined."""
+    slot = SimpleNamespace(single_step=True, matcher=None)
+    model: Any = SimpleNamespace(tokenizer=tokenizer, engine=SimpleNamespace(join=lambda _: slot))
+    request, nowhere = GenerationRequest(model, [], SamplingParams(max_new_tokens=1000), n_top=0), cast("Any", None)
+    sequence = TextSequence(request, Opening([]), nowhere, n_character=n_character)
+    sequence.join_engine()
+    logits = np.zeros(tokenizer.vocab_size, np.float32)
+    deltas = [sequence.accept([(token, logits) for token in chunk]) for chunk in chunks]
+    (whole,) = join_deltas([*filter(None, deltas), sequence.abort("length")])
+    return whole
 
 
 @pytest.mark.parametrize("kind", TOKENIZER_OF)
@@ -106,9 +108,5 @@ def test_the_token_that_ends_a_text_is_at_its_end() -> None:
     tokenizer = TOKENIZER_OF["foreign"]
     end = min(tokenizer.end_ids)
     half = next(token for token in range(tokenizer.vocab_size) if tokenizer.token_bytes(token) == "€".encode()[:1])
-    model: Any = SimpleNamespace(tokenizer=tokenizer)
-    choice, stream = StreamedChoice(model), TextStream(tokenizer, (), iter(()))
-    for token in (half, end):
-        stream.push(token)
-    sent = choice.append(_chunk(stream, 0, "stop")).logprobs
-    assert (choice.text, [one.text_offset for one in sent]) == ("\ufffd", [0, 1])
+    whole = generate(tokenizer, [[half], [end]], 0)
+    assert (whole.text, [one.text_offset for one in whole.logprobs]) == ("\ufffd", [0, 1])
