@@ -15,10 +15,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
 from gpt_cli.sampling.context_window import context_start
+from gpt_cli.sampling.filters import GumbelNoise
 from gpt_cli.sampling.graphed_decode import GraphedDecoder, choose_tokens, read_late
 from gpt_cli.sampling.logits_processors import LogitsProcessor
-from gpt_cli.sampling.logprobs import LogprobRecorder
-from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.sampling.sampling_params import SamplingParams
 
 PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
@@ -38,13 +37,15 @@ def generate(
     processors: Sequence[LogitsProcessor] = (),
     samples: Sequence[int] | None = None,
     decoder: GraphedDecoder | None = None,
+    log_probs: Sequence[list[float]] = (),
 ) -> Iterator[list[int]]:
     """Yield `max_new_tokens` times the next token of each of the B prompts.
 
     Prompts are not empty; of longer ones the last `context_length` tokens are seen. The model is in eval mode.
     `processors` are for these prompts, in this order. Row i is a function of its prompt, the settings and samples[i]
     (by default i), up to rounding: kernels may vary with the batch. `decoder`, where it supports the request, computes
-    the same faster.
+    the same faster. With `sampling.log_probs` that of each token, under the model itself, is appended to the row's list
+    of `log_probs`.
     """
     assert not model.training
     device = model.head.weight.device
@@ -68,11 +69,11 @@ def generate(
             yield chosen
 
     results = read_late(steps()) if graphed is not None else ([x.tolist() for x in chosen] for chosen in steps())
-    for tokens, *log_probs in results:
+    for tokens, *latest in results:
         for processor in processors:
             processor.accept(tokens)
-            if isinstance(processor, LogprobRecorder):
-                processor.note(*log_probs)
+        for recorded, log_prob in zip(log_probs, *latest, strict=True):
+            recorded.append(log_prob)
         yield tokens
 
 

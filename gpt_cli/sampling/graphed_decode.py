@@ -21,9 +21,7 @@ from gpt_cli.model.static_cache import StaticCache
 from gpt_cli.runtime.async_copy import AsyncHostCopy
 from gpt_cli.runtime.cuda_graph import TensorFunction, capture_graph
 from gpt_cli.sampling.filters import next_token
-from gpt_cli.sampling.logit_bias import LogitBias
-from gpt_cli.sampling.logits_processors import LogitsProcessor
-from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.logits_processors import LogitBias, LogitsProcessor
 from gpt_cli.sampling.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ CHUNK = 8
 FEWEST_STEPS = 32  # a capture costs a few steps
 FEWEST_KEYS = 128
 
-_CAPTURABLE = (LogitBias, LogprobRecorder)  # processors whose `apply` does not depend on earlier tokens
+_CAPTURABLE = (LogitBias,)  # processors whose `apply` does not depend on earlier tokens
 
 Capture = Callable[[TensorFunction, Sequence[Tensor]], TensorFunction]
 """A function and example inputs -> the same function, faster."""
@@ -115,11 +113,17 @@ def decode_step(
 def choose_tokens(
     logits: Tensor, noise: Tensor | None, sampling: SamplingParams, processors: Sequence[LogitsProcessor]
 ) -> tuple[Tensor, ...]:
-    """(B, V) logits and noise -> (B,) tokens, and their (B,) log-probabilities where a processor records these."""
+    """(B, V) logits and noise -> (B,) tokens, and with `sampling.log_probs` their (B,) log-probabilities.
+
+    Those are the model's own, in nats: at temperature 1, before processors and filters.
+    """
+    processed = logits
     for processor in processors:
-        logits = processor.apply(logits)
-    tokens = next_token(logits, sampling, noise)
-    return (tokens, *(processor.gather(tokens) for processor in processors if isinstance(processor, LogprobRecorder)))
+        processed = processor.apply(processed)
+    tokens = next_token(processed, sampling, noise)
+    if not sampling.log_probs:
+        return (tokens,)
+    return tokens, logits.float().log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
 def length_bucket(filled: int, max_length: int) -> int:

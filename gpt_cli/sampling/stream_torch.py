@@ -72,15 +72,15 @@ def _sample_texts(
 
     def steps() -> Iterator[bool]:
         openings = [Opening(row) for row in rows] if healer is None else healer.draw(rows, samples)
-        batch = factory.for_batch(openings, model.head.weight.device)
+        processors, matchers = factory.for_batch(openings, model.head.weight.device)
+        log_probs = [opening.new_log_probs for opening in openings] if sampling.log_probs else []
         for row, text in enumerate(texts):
-            recorded = None if batch.recorder is None else batch.recorder.log_probs[row]
-            text.begin(openings[row], batch.matchers[row], recorded)
+            text.begin(openings[row], matchers[row], log_probs[row] if log_probs else None)
         yield True
         if all(text.finish_reason is not None for text in texts):
             return
         prompts = [opening.tokens for opening in openings]
-        for tokens in generate(model, prompts, sampling, batch.processors, samples, decoder):
+        for tokens in generate(model, prompts, sampling, processors, samples, decoder, log_probs):
             for text, token in zip(texts, tokens, strict=True):
                 text.push(token)
             yield True
@@ -134,7 +134,7 @@ def _search_texts(
 
     def search(prompt: Sequence[int], texts: list[TextStream]) -> Iterator[bool]:
         openings = [Opening(prompt)] if healer is None else healer.search(prompt, sampling.beams or 1)
-        processors = factory.for_batch(openings, model.head.weight.device).processors
+        processors, _ = factory.for_batch(openings, model.head.weight.device)
         hypotheses = beam_search(model, openings, sampling, processors, ends)
         for text, hypothesis in zip(texts, hypotheses, strict=False):  # there may be fewer hypotheses
             write(text, hypothesis)

@@ -22,6 +22,7 @@ from gpt_cli.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from gpt_cli.sampling.logits_processors import ProcessorFactory
 
+
 _COMPILER = ThreadPoolExecutor(1, "gpt-serve-compiler")
 """Of constraints, which may take a second each: those of one client hold up no request without."""
 
@@ -124,8 +125,7 @@ def _compile_rules(
     if penalties is None:
         return compile_constraint(tokenizer, sampling)
 
-    from gpt_cli.sampling.logits_processors import ProcessorFactory  # noqa: PLC0415 - they import torch
-    from gpt_cli.sampling.repetition import Penalties  # noqa: PLC0415
+    from gpt_cli.sampling.logits_processors import Penalties, ProcessorFactory  # noqa: PLC0415 - it imports torch
 
     return ProcessorFactory(tokenizer, sampling, Penalties(*penalties))
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from gpt_cli.sampling.constraint import Matcher
-from gpt_cli.sampling.filters import next_token
+from gpt_cli.sampling.filters import GumbelNoise, next_token
 from gpt_cli.sampling.logits_processors import ProcessorFactory
-from gpt_cli.sampling.noise import GumbelNoise
 
 if TYPE_CHECKING:
     from gpt_cli.serve.text_sequence import TextSequence
@@ -25,9 +24,8 @@ class TokenSampler:
     def __init__(self, sequence: "TextSequence", vocab_size: int, device: torch.device) -> None:
         request = sequence.request
         assert isinstance(request.rules, ProcessorFactory)
-        batch = request.rules.for_batch([sequence.opening], device)
-        self._processors = batch.processors
-        self.matcher: Matcher | None = batch.matchers[0]
+        self._processors, matchers = request.rules.for_batch([sequence.opening], device)
+        self.matcher: Matcher | None = matchers[0]
         self.return_logits = request.n_top is not None
         self._sampling = sampling = request.sampling
         self._noise = None if sampling.greedy else GumbelNoise(sampling.seed, [sequence.sample], vocab_size, device)

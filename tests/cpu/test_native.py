@@ -28,10 +28,9 @@ from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.sampling import SamplingParams, native_stream, stream_texts
-from gpt_cli.sampling.filters import filter_logits
+from gpt_cli.sampling.filters import GumbelNoise, filter_logits
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsupported_settings
-from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.native import decode_with_logits

@@ -17,8 +17,8 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.sampling import Sampler, SamplingParams
 from gpt_cli.sampling.beam import Hypothesis, beam_search
+from gpt_cli.sampling.logits_processors import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.sampling.prompt import Opening
-from gpt_cli.sampling.repetition import NoRepeatNgram, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.command import Run
 from tests.support.tiny_gpt import CONTEXT, make_model, reference_logits

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling.filters import filter_logits, keep_min_p, keep_top_k, keep_top_p, next_token
-from gpt_cli.sampling.noise import GumbelNoise, block_size
+from gpt_cli.sampling.filters import (
+    GumbelNoise,
+    block_size,
+    filter_logits,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    next_token,
+)
 from gpt_cli.sampling.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
@@ -160,7 +167,7 @@ def test_on_a_cpu_noise_does_not_depend_on_the_blocks_it_is_drawn_in(
     vocab_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = GumbelNoise(5, [0, 3], vocab_size, CPU)
-    monkeypatch.setattr("gpt_cli.sampling.noise.CPU_BLOCK", 2**16)
+    monkeypatch.setattr("gpt_cli.sampling.filters.CPU_BLOCK", 2**16)
     longer = GumbelNoise(5, [0, 3], vocab_size, CPU)
     assert all(torch.equal(noise.draw(), longer.draw()) for _ in range(100))
 

@@ -24,8 +24,7 @@ from gpt_cli.runtime.cuda_graph import graphs_available
 from gpt_cli.sampling import SamplingParams, graphed_decode, stream_batches
 from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.graphed_decode import CHUNK, GraphedDecoder, decode_step, length_bucket
-from gpt_cli.sampling.logit_bias import LogitBias
-from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.logits_processors import LogitBias
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.support.tiny_gpt import CONTEXT, OPTIONS, PROMPTS, VOCAB_SIZE, make_model
 
@@ -203,12 +202,12 @@ def test_text_is_shown_a_chunk_at_a_time_not_at_its_end() -> None:
 def test_no_decode_step_asks_the_device_for_a_number() -> None:
     """On the meta device there are none: a step that asked would raise."""
     model = make_model(context_length=64).to("meta")
-    sampling = SamplingParams(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, max_new_tokens=60)
+    sampling = SamplingParams(temperature=1.0, top_k=7, top_p=0.9, min_p=0.02, max_new_tokens=60, log_probs=True)
     rows = SequenceBatch(model, [[1, 2], [3, 4]])
     with torch.inference_mode():
         rows.cache.length = 2
         noise = torch.zeros(2, VOCAB_SIZE, device="meta")
-        rules = [LogprobRecorder(2), LogitBias({1: 2.0}, VOCAB_SIZE, rows.device)]
+        rules = [LogitBias({1: 2.0}, VOCAB_SIZE, rows.device)]
         decode = decoder(lambda step, inputs: step).begin(model, rows, sampling, rules)
         rows.append(torch.zeros(2, dtype=torch.long, device="meta"))
         for _ in range(20):

@@ -22,8 +22,7 @@ from gpt_cli.config import ModelConfig, TokenizerConfig
 from gpt_cli.literals import Pattern
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling import Sampler, SamplingParams
-from gpt_cli.sampling.filters import filter_logits, next_token
-from gpt_cli.sampling.noise import GumbelNoise
+from gpt_cli.sampling.filters import GumbelNoise, filter_logits, next_token
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions
 from gpt_cli.shuffle import derive_seed

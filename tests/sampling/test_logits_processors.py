@@ -15,11 +15,18 @@ from gpt_cli.errors import RequestError
 from gpt_cli.sampling import SamplingParams, stream_texts
 from gpt_cli.sampling.filters import filter_logits
 from gpt_cli.sampling.generate import generate
-from gpt_cli.sampling.logit_bias import LogitBias, MinNewTokens, token_bias
-from gpt_cli.sampling.logits_processors import LogitsProcessor, ProcessorFactory
-from gpt_cli.sampling.logprobs import LogprobRecorder
+from gpt_cli.sampling.logits_processors import (
+    LogitBias,
+    LogitsProcessor,
+    MinNewTokens,
+    NoRepeatNgram,
+    Penalties,
+    PresenceFrequencyPenalty,
+    ProcessorFactory,
+    RepetitionPenalty,
+    token_bias,
+)
 from gpt_cli.sampling.prompt import Opening
-from gpt_cli.sampling.repetition import NoRepeatNgram, Penalties, PresenceFrequencyPenalty, RepetitionPenalty
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, train_tokenizer
 from tests.support.tiny_gpt import make_model
 
@@ -81,13 +88,10 @@ def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beam
     rules: list[LogitsProcessor] = [
         RepetitionPenalty(2.0, prompts, V, CPU),
         NoRepeatNgram(1, prompts),
-        LogprobRecorder(3),
     ]
     for rule in rules:
         rule.apply(torch.zeros(3, V))
         rule.accept([3, 4, 5])
-        if isinstance(rule, LogprobRecorder):
-            rule.note(rule.gather(torch.tensor([3, 4, 5])).tolist())
         rule.reorder([1, 1, 0, 2])
     logits = torch.full((4, V), 8.0)
     histories = [{1, 2, 4}, {1, 2, 4}, {0, 3}, {5}]
@@ -97,8 +101,6 @@ def test_rows_of_a_batch_have_each_their_own_history_and_take_it_along_when_beam
         assert {t for t in range(V) if ngram_logits[row, t] == -math.inf} == history
     rules[1].accept([0, 3, 1, 1])  # copies that divided go separate ways
     assert rules[1].apply(logits)[0, 3] == 8.0
-    assert isinstance(rules[2], LogprobRecorder)
-    assert rules[2].log_probs == [[pytest.approx(-math.log(V))]] * 4
 
 
 BPE = train_tokenizer(["the cat sat on the mat " * 20], TokenizerConfig(kind="bpe", vocab_size=262))
@@ -285,9 +287,8 @@ def test_all_rules_of_a_book_are_applied_in_the_order_of_transformers() -> None:
         logit_bias=((3, 2.5), (7, -1.0)), repetition_penalty=1.4, no_repeat_ngram=2, min_new_tokens=2, log_probs=True
     )
     texts = TEXTS.clamp(max=38)
-    rules = ProcessorFactory(BPE, sampling).for_batch([Opening(text) for text in texts.tolist()], CPU).processors
+    rules, _ = ProcessorFactory(BPE, sampling).for_batch([Opening(text) for text in texts.tolist()], CPU)
     assert [type(rule).__name__ for rule in rules] == [
-        "LogprobRecorder",
         "LogitBias",
         "RepetitionPenalty",
         "MinNewTokens",
@@ -333,9 +334,7 @@ def test_penalties_have_one_order_whichever_of_them_there_are(
 ) -> None:
     sampling = SamplingParams(logit_bias=tuple(bias.items()), repetition_penalty=repetition, log_probs=recorded)
     tokenizer, prompts = CharTokenizer("abcdef"), [[0, 1, 1], [2]]
-    rules = (
-        ProcessorFactory(tokenizer, sampling, openai).for_batch([Opening(prompt) for prompt in prompts], CPU).processors
-    )
+    rules, _ = ProcessorFactory(tokenizer, sampling, openai).for_batch([Opening(prompt) for prompt in prompts], CPU)
     new, logits = [[1, 3, 1], [4, 2, 5]], torch.tensor([[0.5, 1.0, -2.0, 3.0, -1.5, 2.0]] * 2)
     for tokens in zip(*new, strict=True):
         for rule in rules:

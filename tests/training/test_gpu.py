@@ -23,9 +23,9 @@ from gpt_cli.runtime.async_copy import AsyncHostCopy
 from gpt_cli.runtime.cuda_graph import capture_graph
 from gpt_cli.runtime.device import set_deterministic, setup_runtime
 from gpt_cli.sampling import SamplingParams
+from gpt_cli.sampling.filters import GumbelNoise
 from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder, read_late
-from gpt_cli.sampling.noise import GumbelNoise
 from gpt_cli.selftest.model import check_cache, check_causality
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens

@@ -1,4 +1,4 @@
-"""From logits to a token without torch: gpt_cli/sampling/filters.py and noise.py over again, for one text.
+"""From logits to a token without torch: gpt_cli/sampling/filters.py over again, for one text.
 
 Shapes: V vocabulary.
 """

@@ -49,7 +49,7 @@ static void mt_refill(uint32_t *t) {
     t[623] = mt_mix(t[623], t[0], t[396]);
 }
 
-/* (V,) standard Gumbel noise: -ln(-ln(1 - u)), u uniform in steps of 2^-24, as gpt_cli/sampling/noise.py has it. */
+/* (V,) standard Gumbel noise: -ln(-ln(1 - u)), u uniform in steps of 2^-24, as gpt_cli/sampling/filters.py has it. */
 static void draw_gumbel(Sequence *s, int n, float *noise) {
     for (int done = 0; done < n;) {
         if (s->mt_index == 624) mt_refill(s->mt), s->mt_index = 0;
