@@ -195,25 +195,28 @@ class Scheduler:
         return joining
 
     def _run_round(self, engine: TextEngine, batch: list[TextSequence]) -> None:
-        """Run one step of an engine's sequences, or several where steps are quick."""
+        """Run one step of an engine's sequences, or several where steps are quick, until one of them has ended."""
         slots = [sequence.slot for sequence in batch if sequence.slot is not None]
         prompt_tokens = sum(len(sequence.opening.tokens) for sequence in batch if sequence.first_token_at is None)
         steps_per_round = self._steps_per_round.setdefault(engine, _StepsPerRound())
-        steps = 1 if any(slot.single_step for slot in slots) else steps_per_round.next(len(batch), prompt_tokens)
-        started = time.monotonic()
-        batch_tokens = engine.step(slots, steps, self.limits.prompt_step)
+        steps = steps_per_round.next(len(batch), prompt_tokens)
+        steps_per_call = 1 if any(slot.single_step for slot in slots) else steps
+        started, n_step, n_token = time.monotonic(), 0, 0
+        while n_step < steps and (not n_step or all(sequence.unfinished for sequence in batch)):
+            batch_tokens = engine.step(slots, steps_per_call, self.limits.prompt_step)
+            n_step += steps_per_call
+            n_token += sum(map(len, batch_tokens))
+            for sequence, new_tokens in zip(batch, batch_tokens, strict=True):
+                sequence.append(new_tokens)
         now = time.monotonic()
-        n_token = sum(map(len, batch_tokens))
-        steps_per_round.record(now - started, steps, n_token + min(prompt_tokens, steps * self.limits.prompt_step))
+        steps_per_round.record(now - started, n_step, n_token + min(prompt_tokens, n_step * self.limits.prompt_step))
         self._metrics.tokens_generated(n_token)
         deliveries: dict[DeltaQueue, list[ChoiceDelta]] = {}
-        for sequence, new_tokens in zip(batch, batch_tokens, strict=True):
-            if not new_tokens:
-                continue
-            if sequence.first_token_at is None:
+        for sequence in batch:
+            if sequence.first_token_at is None and sequence.has_new_tokens:
                 sequence.first_token_at = now
                 self._metrics.first_token(now - sequence.submitted_at)
-            delta = sequence.accept(new_tokens)
+            delta = sequence.take_delta()
             if delta is None or sequence.cancelled:
                 continue
             deliveries.setdefault(sequence.sink, []).append(delta)

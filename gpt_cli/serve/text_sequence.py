@@ -108,8 +108,18 @@ class TextSequence:
                 entry = compute_logprob(self.opening.logits, token, request.n_top)
                 self._report(replace(entry, new_bytes=self.opening.new_bytes))
 
-    def accept(self, new_tokens: NewTokens) -> ChoiceDelta | None:
-        """Append tokens of the engine. Returns the delta to send, or None where there is nothing to send yet."""
+    @property
+    def unfinished(self) -> bool:
+        """True while the engine has to continue it."""
+        return self.stream is not None and self.stream.finish_reason is None
+
+    @property
+    def has_new_tokens(self) -> bool:
+        """True if there are tokens that no delta has yet."""
+        return self.stream is not None and len(self.stream.tokens) > self._n_sent
+
+    def append(self, new_tokens: NewTokens) -> None:
+        """Append tokens of the engine."""
         assert self.stream is not None
         assert self.slot is not None
         if self.slot.single_step:
@@ -117,8 +127,12 @@ class TextSequence:
                 self._push(self.stream, token, logits)
         else:
             self.stream.extend([token for token, _ in new_tokens])
+
+    def take_delta(self) -> ChoiceDelta | None:
+        """The delta to send, or None where there is nothing to send yet."""
+        assert self.stream is not None
         if (reason := self.stream.finish_reason) is None:
-            return self._delta(None) if self.request.streamed else None
+            return self._delta(None) if self.request.streamed and self.has_new_tokens else None
         self.slot = None  # frees it
         return self._delta("length" if reason in ("length", "dead_end") else "stop")
 
