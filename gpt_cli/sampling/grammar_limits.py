@@ -41,16 +41,18 @@ _DECODER = json.JSONDecoder()
 
 
 def check_limits(name: str, source: str) -> None:
-    """Raise RequestError for the `source` of an option `name` that is beyond a limit."""
+    """Raise RequestError for the `source` of an option `name`, or of tools, that is beyond a limit."""
     if name == "json_schema":
         _check_schemas(name, [source])
         return
-    schemas = [] if name != "grammar" else list(_inline_schemas(source))
+    is_lark = name in ("grammar", "tools")
+    schemas = list(_inline_schemas(source)) if is_lark else []
     _check_schemas(name, schemas)
     size = len(source.encode()) - sum(len(schema.encode()) for schema in schemas)
     _check(name, "bytes", size, _MAX_JSON if name == "choices" else _MAX_SOURCE)
-    if name == "grammar":
-        _check(name, "intersections (&)", source.count("&"), _MAX_INTERSECTIONS)
+    if is_lark:
+        intersections = source.count("&") - sum(schema.count("&") for schema in schemas)
+        _check(name, "intersections (&)", intersections, _MAX_INTERSECTIONS)
 
 
 def _inline_schemas(lark: str) -> Iterator[str]:

@@ -230,6 +230,8 @@ def test_a_stop_string_ends_the_text_of_a_grammar_only_where_it_is_a_match() -> 
         ({"json_schema": {"type": "object"}}, "json_schema: the vocabulary cannot write any text that matches"),
         ({"grammar": "start: x"}, 'grammar: at 1(8): unknown name: "x"'),
         ({"grammar": "start: " + "a" * 300_000}, "grammar: more than 16,384 bytes"),
+        ({"grammar": 'start: %json {"a": "%json", "multipleOf": 1000003}'}, "grammar: more than 50,000 states of mult"),
+        ({"grammar": 'start: "%json" %json {"multipleOf": 1000003}'}, "grammar: more than 50,000 states of mult"),
     ],
 )
 def test_a_constraint_that_cannot_be_followed_is_one_clear_error(options: dict[str, object], message: str) -> None:
@@ -237,6 +239,18 @@ def test_a_constraint_that_cannot_be_followed_is_one_clear_error(options: dict[s
         constraint_of(CHAR, **options)
     assert message in error.value.render()
     assert len(error.value.render()) < 500
+
+
+def test_a_schema_whose_references_nest_by_the_thousand_compiles() -> None:
+    items = '{"type": "array", "items": ' * 10 + '{"$ref": "#/$defs/d%d"}' + "}" * 10
+    definitions = ", ".join(f'"d{i}": {items % (i + 1)}' for i in range(150))
+    schema = f'{{"$ref": "#/$defs/d0", "$defs": {{{definitions}, "d150": {{"type": "null"}}}}}}'
+    assert constraint_of(BYTE, json_schema=schema).matcher().mask() is not None
+
+
+def test_what_a_schema_in_a_grammar_quotes_is_no_part_of_the_grammar() -> None:
+    schema = json.dumps({"const": "a & b & c & d & e & f & g & h & i & j %json {"})
+    assert constraint_of(BYTE, grammar=f"start: %json {schema}").matcher().mask() is not None
 
 
 @pytest.mark.parametrize("pair", [("choices", "regex"), ("regex", "json_schema"), ("json_schema", "grammar")])
