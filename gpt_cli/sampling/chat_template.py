@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -37,6 +38,15 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class TemplateMessage(NamedTuple):
+    """A message as a template reads it."""
+
+    role: str
+    text: str
+    fields: Mapping[str, Any] = MappingProxyType({})
+    """Besides `role` and `content`, such as the calls of an answer."""
+
+
 class TemplateConversation:
     """A conversation like `Conversation`, of which the whole is rendered by the model's template at each turn.
 
@@ -60,7 +70,7 @@ class TemplateConversation:
         self.truncated = False
         """True if anything that was said is no longer seen."""
         self._tokenizer, self._context, self._tools = tokenizer, context_length, tools
-        self._messages: list[tuple[str, str]] = []
+        self._messages: list[TemplateMessage] = []
         self._user_text: str | None = None
         compile_template(tokenizer.chat_template)
 
@@ -69,30 +79,31 @@ class TemplateConversation:
         nothing changed."""
         return self.say_messages([("user", user_text)])
 
-    def say_messages(self, messages: Sequence[tuple[str, str]]) -> ContextWindow:
-        """Add (role, text) messages, in their order. Raises as `say`."""
-        for _, text in messages:
-            encode_text(text)
-        extended = [*self._messages, *messages]
+    def say_messages(self, messages: Sequence[tuple[str, str] | TemplateMessage]) -> ContextWindow:
+        """Add messages, in their order. Raises as `say`."""
+        said = [TemplateMessage(*message) for message in messages]
+        for message in said:
+            encode_text(message.text)
+        extended = [*self._messages, *said]
         first, window = self._fit(extended)
         self._messages = extended[first:]
-        self._user_text = next((text for role, text in reversed(messages) if role == "user"), None)
-        self.text += "".join(f"{role}: {text}\n" for role, text in messages)
+        self._user_text = next((message.text for message in reversed(said) if message.role == "user"), None)
+        self.text += "".join(f"{message.role}: {message.text}\n" for message in said)
         return window
 
     def continue_(self) -> ContextWindow:
         """Let the model continue its last answer, or begin a conversation."""
         self._user_text = None
-        if not self._messages or self._messages[-1][0] != "assistant":
+        if not self._messages or self._messages[-1].role != "assistant":
             return self._fit(self._messages)[1]
-        return self._fit(self._messages[:-1], self._tokenizer.encode_part(self._messages[-1][1]).tolist())[1]
+        return self._fit(self._messages[:-1], self._tokenizer.encode_part(self._messages[-1].text).tolist())[1]
 
     def answer(self, text: str, seed: int | None) -> None:
         """Add the model's turn."""
-        if self._user_text is None and self._messages and self._messages[-1][0] == "assistant":
-            self._messages[-1] = ("assistant", self._messages[-1][1] + text)
+        if self._user_text is None and self._messages and self._messages[-1].role == "assistant":
+            self._messages[-1] = TemplateMessage("assistant", self._messages[-1].text + text)
         else:
-            self._messages.append(("assistant", text))
+            self._messages.append(TemplateMessage("assistant", text))
         self.text += f"assistant: {text}\n"
         self.turns.append(Turn(self._user_text, text, seed))
 
@@ -106,13 +117,13 @@ class TemplateConversation:
         self._messages.clear()
         self.text, self.truncated = "", False
 
-    def _fit(self, messages: Sequence[tuple[str, str]], answer: Sequence[int] = ()) -> tuple[int, ContextWindow]:
+    def _fit(self, messages: Sequence[TemplateMessage], answer: Sequence[int] = ()) -> tuple[int, ContextWindow]:
         """(the first of `messages` that is kept, the context): the first one, or a user's from where the rest fits.
 
         The context ends with the tokens of an `answer`, of which the end alone is seen if it leaves no room.
         """
         room = self._context - len(answer)
-        firsts = [0, *(i for i in range(1, len(messages)) if messages[i][0] == "user")]
+        firsts = [0, *(i for i in range(1, len(messages)) if messages[i].role == "user")]
         n = bisect_left(firsts[:-1], True, key=lambda first: len(self._encode(messages[first:])) <= room)
         kept = messages[firsts[n] :]
         tokens = self._encode(kept)
@@ -121,10 +132,10 @@ class TemplateConversation:
             tokens = self._shortened(kept, room, refuse=not answer)
         tokens = [*tokens, *answer][-self._context :]
         self.truncated |= firsts[n] > 0 or size > len(tokens)
-        dropped = sum(role == "user" for role, _ in messages[: firsts[n]])
+        dropped = sum(message.role == "user" for message in messages[: firsts[n]])
         return firsts[n], ContextWindow(tokens, dropped, size - len(tokens))
 
-    def _shortened(self, messages: Sequence[tuple[str, str]], room: int, *, refuse: bool) -> list[int]:
+    def _shortened(self, messages: Sequence[TemplateMessage], room: int, *, refuse: bool) -> list[int]:
         """The tokens of `messages` without the beginning of their texts, in their order; all where that is not enough,
         unless they are to be refused with RequestError."""
         shortest = self._shortest(messages)
@@ -135,25 +146,29 @@ class TemplateConversation:
             return self._encode(messages)
         places = range(len(messages) - 1)
         n = bisect_left(places, True, key=lambda i: len(self._encode([*shortest[: i + 1], *messages[i + 1 :]])) <= room)
-        role, kept = shortest[n]
-        text = messages[n][1].removesuffix(kept)
+        kept = shortest[n].text
         before, after = shortest[:n], messages[n + 1 :]
-        tokens = drop_beginning(text, lambda rest: self._encode([*before, (role, rest + kept), *after]), room)
+        tokens = drop_beginning(
+            messages[n].text.removesuffix(kept),
+            lambda rest: self._encode([*before, messages[n]._replace(text=rest + kept), *after]),
+            room,
+        )
         assert tokens is not None
         return tokens
 
-    def _shortest(self, messages: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _shortest(self, messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
         """`messages` with as little of the end of their texts as the template accepts: nothing, the last character (and
         spaces after it), or all."""
-        ends = [(role, text[len(text.rstrip()) - 1 :]) for role, text in messages]
-        for shorter in [(role, "") for role, _ in messages], ends:
+        empty = [message._replace(text="") for message in messages]
+        ends = [message._replace(text=message.text[len(message.text.rstrip()) - 1 :]) for message in messages]
+        for shorter in empty, ends:
             with suppress(RequestError):
                 self._encode(shorter)
                 return shorter
         return list(messages)
 
-    def _encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        system = [] if self.system is None else [("system", self.system)]
+    def _encode(self, messages: Sequence[TemplateMessage]) -> list[int]:
+        system = [] if self.system is None else [TemplateMessage("system", self.system)]
         return encode_messages(self._tokenizer, [*system, *messages], self._tools)
 
 
@@ -167,17 +182,19 @@ def imported_template(config: Config, tokenizer: Tokenizer) -> ForeignTokenizer 
 
 def encode_messages(
     tokenizer: ForeignTokenizer,
-    messages: Sequence[tuple[str, str]],
+    messages: Sequence[tuple[str, str] | TemplateMessage],
     tools: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[int]:
-    """The ids of (role, text) messages in the tokenizer's chat template, up to where the assistant answers.
+    """The ids of messages in the tokenizer's chat template, up to where the assistant answers.
 
     A template may describe `tools`, functions as OpenAI's API spells them, to the model.
     Raises RequestError for a template that is not valid, or that refuses the messages.
     """
     assert tokenizer.chat_template is not None
     template = compile_template(tokenizer.chat_template)
-    spelled = [{"role": role, "content": text} for role, text in messages]
+    spelled = [
+        {"role": role, "content": text, **fields} for role, text, fields in (TemplateMessage(*one) for one in messages)
+    ]
     special = dict(tokenizer.named)
     try:
         pieces = template.generate(messages=spelled, tools=tools, documents=None, add_generation_prompt=True, **special)

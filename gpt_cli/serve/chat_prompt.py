@@ -5,7 +5,7 @@ from itertools import takewhile
 
 from gpt_cli.config.template import TurnTemplate, refuse_marks
 from gpt_cli.errors import UserError
-from gpt_cli.sampling.chat_template import TemplateConversation, imported_template
+from gpt_cli.sampling.chat_template import TemplateConversation, TemplateMessage, imported_template
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.chat_schemas import Message
@@ -29,10 +29,11 @@ def encode_chat(
     template = TurnTemplate.of(model.config.data)
     form, imported = CallFormat.of(model.tokenizer), imported_template(model.config, model.tokenizer)
     roles = {"developer": "system"} | ({} if imported else {"tool": "user"})
-    spelled = [(roles.get(one.role, one.role), one.spell(form)) for one in messages]
     try:
         if imported is not None:
-            return _encode_imported_chat(imported, model.context_length, spelled, tools)
+            turns = [TemplateMessage(roles.get(one.role, one.role), one.text, one.fields) for one in messages]
+            return _encode_imported_chat(imported, model.context_length, turns, tools)
+        spelled = [(roles.get(one.role, one.role), one.spell(form)) for one in messages]
         if template is not None and template.is_chat:
             return _encode_learned_chat(model, spelled, template)
         return _encode_turns(model, spelled, template)
@@ -64,10 +65,10 @@ def _encode_learned_chat(
 def _encode_imported_chat(
     tokenizer: ForeignTokenizer,
     context_length: int,
-    messages: Sequence[tuple[str, str]],
+    messages: Sequence[TemplateMessage],
     tools: ToolChoice | None,
 ) -> tuple[list[int], bool]:
-    system = messages[0][1] if messages[0][0] == "system" else None
+    system = messages[0].text if messages[0].role == "system" else None
     described = None if tools is None else tools.described
     conversation = TemplateConversation(tokenizer, context_length, system, described)
     return conversation.say_messages(messages[system is not None :]).tokens, conversation.truncated

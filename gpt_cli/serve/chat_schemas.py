@@ -1,8 +1,9 @@
 """Schemas of chats: messages, formats of the answer, tools, and the two requests that have them."""
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, field_serializer
 from pydantic_core import PydanticKnownError
 
 from gpt_cli.serve.api_errors import ApiError
@@ -51,12 +52,25 @@ class Message(StrictSchema):
         """The text with the calls in it, if there are any, in their format."""
         return self.text
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a chat template reads besides role and content, as Transformers has it."""
+        return self.model_dump(exclude_none=True, include={"name", "tool_calls", "tool_call_id"})
+
 
 class CalledFunction(StrictSchema):
     """The function of a call."""
 
     name: _Name
     arguments: _Text
+
+    @field_serializer("arguments")
+    def _parse(self, arguments: str) -> Any:
+        """The object that `arguments` spells, if it does: a chat template writes it as JSON."""
+        try:
+            return json.loads(arguments)
+        except (ValueError, RecursionError):
+            return arguments
 
 
 class PastCall(StrictSchema):
@@ -79,12 +93,18 @@ class ChatMessage(Message):
         return "\n".join([*([self.text] if self.text else []), *calls])
 
 
+def _check_parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    if schema.get("type", "object") != "object":
+        raise ValueError("must have the type object")
+    return schema
+
+
 class FunctionDefinition(StrictSchema):
     """A function that the model may call."""
 
     name: _Name
     description: _Text | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(_check_parameters)] | None = None
     strict: bool | None = None
     """Ignored: arguments are always valid under the schema."""
 
@@ -125,10 +145,10 @@ class ChatTextFormat(StrictSchema):
     json_schema: JsonSchema | None = None
 
 
-def _format_schema(kind: str, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The JSON schema of a text format; None: any text."""
+def _format_schema(field: str, kind: str, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The JSON schema of a text format, that of `field`; None: any text."""
     if kind == "json_schema" and schema is None:
-        raise ApiError(400, "the format json_schema has no schema", param="schema", code="missing_parameter")
+        raise ApiError(400, f"{field}: json_schema has no schema", param=field, code="missing_parameter")
     return None if kind == "text" else {"type": "object"} if kind == "json_object" else schema
 
 
@@ -147,7 +167,7 @@ class ChatRequest(GenerationFields):
     def text_format(self) -> list[tuple[str, Any, str]]:
         if (form := self.response_format) is None:
             return []
-        schema = _format_schema(form.type, form.json_schema.schema_ if form.json_schema else None)
+        schema = _format_schema("response_format", form.type, form.json_schema.schema_ if form.json_schema else None)
         return [("response_format", schema, "json_schema")]
 
     def tool_use(self) -> ToolChoice | None:
@@ -163,7 +183,7 @@ class ChatRequest(GenerationFields):
         if self.tool_choice == "none" or not tools:
             return None
         return ToolChoice(
-            [Tool(name, tool.function.parameters or {}) for name, tool in tools.items() if named in (None, name)],
+            [Tool(name, tool.function.parameters) for name, tool in tools.items() if named in (None, name)],
             required=named is not None or self.tool_choice == "required",
             parallel=named is None and self.parallel_tool_calls is not False,
             described=[tool.model_dump(exclude_none=True) for tool in tools.values()],
@@ -205,7 +225,7 @@ class ResponseRequest(SamplingFields):
     def text_format(self) -> list[tuple[str, Any, str]]:
         if self.text is None or (form := self.text.format) is None:
             return []
-        return [("text.format", _format_schema(form.type, form.schema_), "json_schema")]
+        return [("text.format", _format_schema("text.format", form.type, form.schema_), "json_schema")]
 
     @property
     def messages(self) -> list[Message]:

@@ -121,7 +121,7 @@ def _compile_rules(
 ) -> "ProcessorFactory | Constraint | None":
     """The logits processors with these presence and frequency penalties; without penalties the constraint alone."""
     if tools is not None:
-        check_tools(tools.tools, tokenizer)
+        check_tools(tools, tokenizer)
     if penalties is None:
         return compile_constraint(tokenizer, sampling)
 

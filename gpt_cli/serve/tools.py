@@ -7,16 +7,19 @@ template has these (Hermes, Qwen), else alone: an answer that begins with { is a
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.constraint import compile_constraint, json_rule
+from gpt_cli.sampling.grammar_limits import check_limits
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
 
-_HEAD = re.compile(r'\{"name": "([^"]+)", "arguments": ')
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # of any length
+_NAME, _ARGUMENTS = '{"name": ', ', "arguments": '
+_HEAD = re.compile(rf'{re.escape(_NAME)}"([^"]+)"{_ARGUMENTS}')
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)  # and strings, which may have brackets
+_NO_PARAMETERS = {"properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,13 @@ class Tool:
     """A function that the model may call, with the JSON schema of its arguments."""
 
     name: str
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any] | None
+    """None: it has none."""
 
     @property
     def schema(self) -> str:
         """The JSON schema of the arguments, which are always an object."""
-        return json.dumps({"type": "object", **self.parameters})
+        return json.dumps({**(_NO_PARAMETERS if self.parameters is None else self.parameters), "type": "object"})
 
 
 @dataclass(frozen=True)
@@ -69,16 +73,17 @@ class CallFormat:
 
     def write(self, name: str, arguments: str) -> str:
         """A call as text, such as one of an earlier answer."""
-        return f'{self.opening}{{"name": {json.dumps(name)}, "arguments": {arguments}}}{self.closing}'
+        return f"{self.opening}{_NAME}{json.dumps(name)}{_ARGUMENTS}{arguments}}}{self.closing}"
 
     def grammar(self, choice: ToolChoice) -> str:
         """A Lark grammar of the answers. Where none is required, any text may stand before the first call."""
         trigger, rest = self.opening.rstrip("\n"), self.opening[len(self.opening.rstrip("\n")) :]
         calls = [
-            f"call{i}: {_quote(_head(tool.name))} arguments{i} {_quote('}')}\narguments{i}: {json_rule(tool.schema)}"
+            f"call{i}: {_quote(json.dumps(tool.name) + _ARGUMENTS)} {json_rule(tool.schema)}"
             for i, tool in enumerate(choice.tools)
         ]
-        body = f"{_quote(rest)} ({' | '.join(f'call{i}' for i in range(len(calls)))}) {_quote(self.closing)}"
+        any_call = " | ".join(f"call{i}" for i in range(len(calls)))
+        body = f"{_quote(rest + _NAME)} ({any_call}) {_quote('}' + self.closing)}"
         again = f' ("\\n" {_quote(trigger)} body)*' if choice.parallel and trigger else ""
         if choice.required:
             start = f"start: {_quote(trigger)} body{again}"
@@ -98,26 +103,36 @@ class CallFormat:
             content = text if at < 0 else ""
         calls = []
         while at >= 0 and (head := _HEAD.match(text, at + len(self.opening))):
-            try:
-                end = _DECODER.raw_decode(text, head.end())[1]
-            except ValueError:
-                end = None
+            end = _object_end(text, head.end())
             calls.append(ToolCall(head[1], text[head.end() : end], end is not None))
             at = -1 if end is None or not self.opening else text.find(self.opening, end)
         return content, calls
 
 
-def check_tools(tools: Sequence[Tool], tokenizer: Tokenizer) -> None:
-    """Raise RequestError for the first of `tools` whose schema cannot be followed."""
-    for tool in tools:
-        try:
-            compile_constraint(tokenizer, SamplingParams(json_schema=tool.schema))
-        except RequestError as error:
-            raise RequestError(f"tools: the parameters of {tool.name}: {error.message}") from None
+def check_tools(choice: ToolChoice, tokenizer: Tokenizer) -> None:
+    """Raise RequestError where no call can be written; it names the first tool whose schema cannot be followed."""
+    calls = CallFormat.of(tokenizer).grammar(replace(choice, required=True))
+    check_limits("tools", calls)
+    try:
+        compile_constraint(tokenizer, SamplingParams(grammar=calls))
+    except RequestError as error:
+        for tool in choice.tools:
+            try:
+                compile_constraint(tokenizer, SamplingParams(json_schema=tool.schema))
+            except RequestError as cause:
+                message = cause.message.removeprefix("json_schema: ")
+                raise RequestError(f"tools: the parameters of {tool.name}: {message}") from None
+        raise RequestError(f"tools: {error.message.removeprefix('grammar: ')}") from None
 
 
-def _head(name: str) -> str:
-    return f'{{"name": {json.dumps(name)}, "arguments": '
+def _object_end(text: str, start: int) -> int | None:
+    """The end of the JSON object that begins at `start`, however deep it is; None: it is not complete."""
+    depth = 0
+    for part in _BRACKETS.finditer(text, start):
+        depth += (part[0] in "{[") - (part[0] in "]}")
+        if depth <= 0 and part[0] in "]}":
+            return part.end()
+    return None
 
 
 def _quote(text: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling import chat_template
-from gpt_cli.sampling.chat_template import TemplateConversation, encode_messages
+from gpt_cli.sampling.chat_template import TemplateConversation, TemplateMessage, encode_messages
 from gpt_cli.sampling.conversation import Conversation
 from gpt_cli.tokenizer import ForeignTokenizer
 from tests.support.foreign_gguf import foreign_tokenizer
@@ -98,7 +98,7 @@ def test_the_oldest_messages_of_a_long_turn_are_emptied_after_a_few_tries(monkey
 def test_messages_before_an_answer_that_leaves_no_room_are_rendered_a_few_times_only(monkeypatch: pytest.MonkeyPatch):
     tokenizer, lengths = counted(monkeypatch, TEMPLATE)
     conversation = TemplateConversation(tokenizer, 64)
-    conversation._messages = [*LONG, ("assistant", "0" * 500)]
+    conversation._messages = [TemplateMessage(*message) for message in (*LONG, ("assistant", "0" * 500))]
     assert conversation.continue_().tokens == tokenizer.encode_part("0" * 500).tolist()[-64:]
     assert len(lengths) <= 4
 
