@@ -151,7 +151,7 @@ class ToolChatFormat(ChatFormat):
 
     def _finish_reason(self, index: int) -> str | None:
         reason, (_, calls) = super()._finish_reason(index), self._read(index)
-        return "tool_calls" if reason == "stop" and calls else reason
+        return "tool_calls" if reason == "stop" and calls and calls[-1].complete else reason
 
     def _content(self, index: int) -> dict[str, Any]:
         content, calls = self._read(index)
