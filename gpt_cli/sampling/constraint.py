@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from gpt_cli.cpu.decode.numpy_sampler import Masks
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling.grammar_limits import PARSER_LIMITS, check_limits
+from gpt_cli.sampling.grammar_limits import PARSER_LIMITS, check_limits, read_json
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import Tokenizer
 
@@ -216,10 +216,7 @@ class _Vocabulary:
 
 def json_rule(source: str) -> str:
     """The right side of a rule of llguidance's Lark: JSON that the schema `source` allows. Raises RequestError."""
-    try:
-        schema = json.loads(source)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"json_schema: not JSON: {error}") from None
+    schema = read_json("json_schema", source)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):

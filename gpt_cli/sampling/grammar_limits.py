@@ -55,6 +55,16 @@ def check_limits(name: str, source: str) -> None:
         _check(name, "intersections (&)", intersections, _MAX_INTERSECTIONS)
 
 
+def read_json(name: str, source: str) -> Any:
+    """The value of JSON text. Raises RequestError, which begins with `name`."""
+    try:
+        return json.loads(source)
+    except RecursionError:
+        raise RequestError(f"{name}: nested too deeply") from None
+    except ValueError as error:
+        raise RequestError(f"{name}: not JSON: {error}") from None
+
+
 def _inline_schemas(lark: str) -> Iterator[str]:
     """The JSON object after each `%json`, also of one that stands in a string or in another object."""
     for place in re.finditer(r"%json\s*(?={)", lark):
@@ -67,11 +77,7 @@ def _inline_schemas(lark: str) -> Iterator[str]:
 def _check_schemas(name: str, schemas: list[str]) -> None:
     _check(name, "bytes of JSON", sum(len(schema.encode()) for schema in schemas), _MAX_JSON)
     for schema in schemas:
-        try:
-            nodes = list(_objects(json.loads(schema)))
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"{name}: not JSON: {error}") from None
-        _check_nodes(name, nodes)
+        _check_nodes(name, list(_objects(read_json(name, schema))))
 
 
 def _check_nodes(name: str, nodes: list[dict[str, Any]]) -> None:

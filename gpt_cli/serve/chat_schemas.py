@@ -13,6 +13,7 @@ from gpt_cli.serve.tools import CallFormat, Tool, ToolChoice
 
 _Text = Annotated[str, Field(max_length=100_000)]
 _Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+_Parsed = Annotated[Any, Field(exclude=True)]  # what OpenAI's clients read in a text that they send back; ignored
 
 
 class Part(StrictSchema):
@@ -20,6 +21,7 @@ class Part(StrictSchema):
 
     type: Literal["text", "input_text", "output_text"]
     text: _Text
+    parsed: _Parsed = None
 
 
 def _check_content(value: str | list[Part] | None, info: ValidationInfo) -> str | list[Part]:
@@ -63,6 +65,7 @@ class CalledFunction(StrictSchema):
 
     name: _Name
     arguments: _Text
+    parsed_arguments: _Parsed = None
 
     @field_serializer("arguments")
     def _parse(self, arguments: str) -> Any:
@@ -78,6 +81,8 @@ class PastCall(StrictSchema):
 
     type: Literal["function"] = "function"
     id: str | None = None
+    index: Annotated[int | None, Field(exclude=True)] = None
+    """That of a stream's delta."""
     function: CalledFunction
 
 
@@ -87,6 +92,7 @@ class ChatMessage(Message):
     role: Literal["system", "developer", "user", "assistant", "tool"]  # type: ignore[assignment]
     tool_calls: Annotated[list[PastCall], Field(max_length=100)] | None = None
     tool_call_id: str | None = None
+    parsed: _Parsed = None
 
     def spell(self, form: CallFormat) -> str:
         calls = [form.write(call.function.name, call.function.arguments) for call in self.tool_calls or ()]

@@ -140,8 +140,9 @@ def _sampling(model: ServedModel, body: SamplingFields, limits: Limits, tools: T
         values["grammar"] = CallFormat.of(model.tokenizer).grammar(tools)
     for choice in values.get("choices", ()):
         if missing := model.tokenizer.unknown_characters(choice):
-            message = f"choices: {choice[:50]!r} has characters that the vocabulary lacks: {''.join(missing)[:50]}"
-            raise ApiError(400, message, param="choices", code="unknown_characters")
+            field, *_ = body.constraint() or ("choices",)
+            message = f"{field}: {choice[:50]!r} has characters that the vocabulary lacks: {''.join(missing)[:50]}"
+            raise ApiError(400, message, param=field, code="unknown_characters")
     if body.logit_bias is not None:
         values["logit_bias"] = [(_parse_token_id(model, name), value) for name, value in body.logit_bias.items()]
     options: SamplingOptions = values  # type: ignore[assignment]

@@ -1,5 +1,6 @@
 """The base of request schemas: a field that a schema lacks is dropped if it asks for nothing, else refused by name."""
 
+import re
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -59,6 +60,10 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 beside null, false and what is empty: the defaults that OpenAI documents, and what happens here anyway."""
 
 
+_UNION_MEMBER = re.compile(r"str|constrained-str|[A-Z]\w+|[a-z-]+\[.*", re.DOTALL)
+"""The type among several for which pydantic reports an error, in the place of the error."""
+
+
 def asks_for_nothing(name: str, value: Any) -> bool:
     """True if an answer without the field `name` is the answer to a request that gives it this value."""
     if isinstance(value, dict) and all(asks_for_nothing(inner, part) for inner, part in value.items()):
@@ -95,7 +100,7 @@ class StrictSchema(BaseModel):
             errors = error.errors(include_url=False, include_input=False, include_context=False)
             first = _first_cause(errors)
             name, *inside = map(str, first["loc"])
-            param = ".".join([name, *(part for part in inside if not part.startswith(("list[", "str", "constr")))])
+            param = ".".join([name, *(part for part in inside if not _UNION_MEMBER.fullmatch(part))])
             raise _validation_error(first["type"], param, first["msg"]) from None
 
 
@@ -103,7 +108,7 @@ def _first_cause(errors: list[ErrorDetails]) -> ErrorDetails:
     first, *others = errors
     if (wrong_type := next((one for one in errors if one["loc"][-1] == "type"), None)) is not None:
         return wrong_type  # explains what else is wrong in its object
-    if first["type"] == "string_type":  # or a list, in which something is wrong
+    if first["type"] in ("string_type", "literal_error"):  # or a list or an object, in which something is wrong
         inside_of = first["loc"][:-1]
         depth = len(first["loc"])
         inner = (one for one in others if len(one["loc"]) + (one["type"] == "too_long") > depth)
