@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,15 +14,19 @@ import pytest
 
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions
-from tests.support.live_server import LETTERS, Client, make_run, serving
+from gpt_cli.tokenizer import ForeignTokenizer
+from tests.support.foreign_gguf import FLAGS, foreign_tokenizer
+from tests.support.foreign_templates import HERMES
+from tests.support.live_server import LETTERS, SHAPE, Client, make_run, serving
 from tests.support.openai_js import run_js
 
 pytestmark = pytest.mark.system
 
 openai = pytest.importorskip("openai")
-MODEL, OTHER = "bytes", "letters"
+MODEL, OTHER, MARKED = "bytes", "letters", "marked"
 USER = {"role": "user", "content": "plan a trip"}
 PARAMS: dict[str, Any] = {"model": MODEL, "messages": [USER], "seed": 5, "max_tokens": 2000}
+MARK = 297  # the first id that the tokenizer leaves free
 BRACE = str(ord("{"))  # the id of the byte with which a call begins
 Word = Annotated[str, pydantic.Field(max_length=6)]
 
@@ -74,14 +79,22 @@ NOW = {"type": "function", "function": {"name": "now"}}
 TOOLS = [FIND, NOW]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("runs")
-    return make_run(folder / MODEL), make_run(folder / OTHER, LETTERS)
+def with_mark(tokenizer: ForeignTokenizer) -> ForeignTokenizer:
+    """With <tool_call> as a token, as published models have it."""
+    file = json.loads(tokenizer.file)
+    file["added_tokens"].append(FLAGS | {"id": MARK, "content": "<tool_call>", "special": False})
+    return replace(tokenizer, file=json.dumps(file))
 
 
 @pytest.fixture(scope="module")
-def server(runs: tuple[Path, Path]) -> Iterator[Client]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder, long = tmp_path_factory.mktemp("runs"), SHAPE.model_copy(update={"context_length": 1000})
+    marked = make_run(folder / MARKED, with_mark(foreign_tokenizer("bpe", chat_template=HERMES)), shape=long)
+    return [make_run(folder / MODEL), make_run(folder / OTHER, LETTERS), marked]
+
+
+@pytest.fixture(scope="module")
+def server(runs: list[Path]) -> Iterator[Client]:
     with serving(*runs) as client:
         yield client
 
@@ -207,6 +220,33 @@ def test_the_deltas_of_a_stream_accumulate_to_the_whole_answer(client: Any, bias
         assert bool(calls) == (bias > 0) == ("tool_calls.function.arguments.delta" in kinds)
         for call in calls:
             assert isinstance(call.function.parsed_arguments, Add | Stop)
+
+
+def test_calls_of_a_model_that_marks_them_are_several_after_text_unless_refused(client: Any) -> None:
+    tokenizer = foreign_tokenizer("bpe")
+    bias = {int(tokenizer.encode("\n")[0]): 10, MARK: 8}
+    tools = [openai.pydantic_function_tool(Add), openai.pydantic_function_tool(Stop)]
+    counts, with_text = (set[int](), set[int]()), 0
+    for seed in range(12):
+        params = {**PARAMS, "model": MARKED, "seed": seed, "tools": tools, "max_tokens": 1000}
+        params |= {"logit_bias": bias, "parallel_tool_calls": seed % 2 == 0}
+        whole = client.chat.completions.create(**params).choices[0]
+        assert whole.finish_reason in ("stop", "tool_calls")
+        with client.chat.completions.stream(**params) as stream:
+            final = stream.until_done().get_final_completion().choices[0]
+        calls = whole.message.tool_calls or []
+        assert "<tool_call>" not in (whole.message.content or "")
+        assert (final.message.content or "", final.finish_reason) == (whole.message.content or "", whole.finish_reason)
+        assert [(call.function.name, call.function.arguments) for call in final.message.tool_calls or []] == [
+            (call.function.name, call.function.arguments) for call in calls
+        ]
+        for call in calls:
+            {"Add": Add, "Stop": Stop}[call.function.name].model_validate_json(call.function.arguments)
+        counts[seed % 2].add(len(calls))
+        with_text += bool(calls and whole.message.content)
+    assert max(counts[0]) > 1
+    assert max(counts[1]) == 1
+    assert with_text
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the client's, of what it parsed itself
@@ -404,7 +444,7 @@ def without_ids(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("engine", ["native", "torch"])
-def test_constrained_and_free_texts_are_what_they_are_alone(runs: tuple[Path, Path], engine: Any) -> None:
+def test_constrained_and_free_texts_are_what_they_are_alone(runs: list[Path], engine: Any) -> None:
     requests = [(path, {**content, "seed": seed, "model": MODEL}) for seed in range(3) for path, content in MIXED]
     with serving(*runs, options=EngineOptions(engine=engine)) as server, ThreadPoolExecutor(len(requests)) as pool:
         alone = [server.ask(path, **content) for path, content in requests]
@@ -544,7 +584,7 @@ def test_a_hostile_constraint_is_refused_or_followed_and_others_are_served(serve
         assert answer["error"]["param"] == next(iter(HOSTILE[name]))
 
 
-def test_a_stream_of_calls_whose_time_is_up_ends_with_an_error(runs: tuple[Path, Path]) -> None:
+def test_a_stream_of_calls_whose_time_is_up_ends_with_an_error(runs: list[Path]) -> None:
     bias = {str(ord(character)): -100 for character in '"]}'}
     parameters = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
     body = {"messages": [USER], "tools": [tool(parameters=parameters)], "tool_choice": "required", "logit_bias": bias}

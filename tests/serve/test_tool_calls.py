@@ -17,17 +17,9 @@ from gpt_cli.serve.model_registry import EngineOptions, open_model
 from gpt_cli.serve.tools import CallFormat, Tool, ToolCall, ToolChoice, check_tools
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.foreign_gguf import foreign_tokenizer
+from tests.support.foreign_templates import HERMES
 from tests.support.live_server import SHAPE, make_run
 
-HERMES = (
-    "{%- if tools %}<|im_start|>system\nCall one of {% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>"
-    "\n{%- endif %}{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{%- if m.role == 'tool' %}<tool_response>{{ m.tool_call_id + ' ' + m.content }}</tool_response>"
-    "{%- elif m.tool_calls is defined %}{{ m.content }}{% for call in m.tool_calls %}{% set f = call.function %}"
-    "{{ '\n<tool_call>\n{\"name\": \"' + f.name + '\", \"arguments\": ' + f.arguments | tojson + '}\n</tool_call>' }}"
-    "{% endfor %}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
-    "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 TAGS = CallFormat.of(foreign_tokenizer("bpe", chat_template=HERMES))
 BARE = CallFormat.of(ByteTokenizer())
 FORMATS = pytest.mark.parametrize("form", [TAGS, BARE], ids=["tags", "bare"])

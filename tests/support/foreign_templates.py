@@ -48,6 +48,17 @@ TEMPLATES: dict[str, ChatTemplate] = {
     ),
 }
 
+HERMES = (
+    "{%- if tools %}<|im_start|>system\nCall one of {% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>"
+    "\n{%- endif %}{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{%- if m.role == 'tool' %}<tool_response>{{ m.tool_call_id + ' ' + m.content }}</tool_response>"
+    "{%- elif m.tool_calls is defined %}{{ m.content }}{% for call in m.tool_calls %}{% set f = call.function %}"
+    "{{ '\n<tool_call>\n{\"name\": \"' + f.name + '\", \"arguments\": ' + f.arguments | tojson + '}\n</tool_call>' }}"
+    "{% endfor %}{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""With tools, and with calls that are marked."""
+
 CHATS: tuple[Messages, ...] = tuple(
     [{"role": role, "content": content} for role, content in chat]
     for chat in (
