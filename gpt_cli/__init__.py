@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT
     from gpt_cli.sampling import Sampler, SamplingParams, TextStream
     from gpt_cli.sampling.generate import generate
-    from gpt_cli.sampling.native_stream import EngineChoice
+    from gpt_cli.sampling.native_decoder import EngineChoice
 
 __version__ = "0.3.0.dev0"
 __all__ = [

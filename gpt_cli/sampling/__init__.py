@@ -1,6 +1,6 @@
 """From logits to text: filters, logits processors, decoding, constraints, streams, conversations.
 
-Read first: `generate.py`, `filters.py`, `context_window.py`; `text_generator.py` chooses between C, NumPy and torch.
+Read first: `generate.py`, `filters.py`, `text_stream.py`; `text_generator.py` chooses between C, NumPy and torch.
 Never: draws from a global generator, or imports torch with the package itself.
 """
 
@@ -16,9 +16,8 @@ from gpt_cli.sampling.text_stream import TextStream as TextStream
 if TYPE_CHECKING:
     from gpt_cli.sampling.sampler import Sampler as Sampler
     from gpt_cli.sampling.stream_torch import stream_batches as stream_batches
-    from gpt_cli.sampling.stream_torch import stream_texts as stream_texts
 
-_LAZY_IMPORTS = {"Sampler": "sampler", "stream_batches": "stream_torch", "stream_texts": "stream_torch"}
+_LAZY_IMPORTS = {"Sampler": "sampler", "stream_batches": "stream_torch"}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,10 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache, RaggedCache
-from gpt_cli.sampling.context_window import context_start
 from gpt_cli.sampling.filters import GumbelNoise
-from gpt_cli.sampling.graphed_decode import GraphedDecoder, choose_tokens, read_late
-from gpt_cli.sampling.logits_processors import LogitsProcessor
+from gpt_cli.sampling.graphed_decode import GraphedDecoder, read_late
+from gpt_cli.sampling.logits_processors import LogitsProcessor, choose_tokens
 from gpt_cli.sampling.sampling_params import SamplingParams
 
 PREFILL_NUMBERS = 2**26  # logits that a prefill computes at once, which bounds its memory
@@ -82,6 +81,18 @@ def next_logits(model: GPT, prompts: Sequence[Sequence[int]]) -> npt.NDArray[np.
     """B prompts, as `generate` takes them -> (B, V): the logits of the token after each, on the host."""
     logits: npt.NDArray[np.float32] = SequenceBatch(model, prompts, 0).next_logits().float().cpu().numpy()
     return logits
+
+
+def context_start(position: int, context_length: int) -> int:
+    """The first token that the prediction of token `position` sees; it sees all from there on.
+
+    When a further token would not fit, the older half of the window is dropped, and the other moves to the front of the
+    context (context shift in llama.cpp). So a token past the context sees between half a context and a whole one, at a
+    cost that does not grow. C (`append_token` in `cpu/decode/session.h`) and NumPy implement the same.
+    """
+    half = context_length // 2
+    n_dropped = -(-(position - context_length) // half)  # rounded up
+    return max(0, n_dropped) * half
 
 
 class SequenceBatch:

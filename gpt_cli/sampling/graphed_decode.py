@@ -20,8 +20,7 @@ from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
 from gpt_cli.runtime.async_copy import AsyncHostCopy
 from gpt_cli.runtime.cuda_graph import TensorFunction, capture_graph
-from gpt_cli.sampling.filters import next_token
-from gpt_cli.sampling.logits_processors import LogitBias, LogitsProcessor
+from gpt_cli.sampling.logits_processors import LogitBias, LogitsProcessor, choose_tokens
 from gpt_cli.sampling.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -108,22 +107,6 @@ def decode_step(
         return choose_tokens(logits, noise, sampling, processors)
 
     return decode_one_token
-
-
-def choose_tokens(
-    logits: Tensor, noise: Tensor | None, sampling: SamplingParams, processors: Sequence[LogitsProcessor]
-) -> tuple[Tensor, ...]:
-    """(B, V) logits and noise -> (B,) tokens, and with `sampling.log_probs` their (B,) log-probabilities.
-
-    Those are the model's own, in nats: at temperature 1, before processors and filters.
-    """
-    processed = logits
-    for processor in processors:
-        processed = processor.apply(processed)
-    tokens = next_token(processed, sampling, noise)
-    if not sampling.log_probs:
-        return (tokens,)
-    return tokens, logits.float().log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
 def length_bucket(filled: int, max_length: int) -> int:

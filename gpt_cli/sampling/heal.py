@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gpt_cli.cpu.decode.numpy_sampler import gumbel_noise, sample_token
 from gpt_cli.cpu.decode.weights import Array
-from gpt_cli.sampling.native_stream import native_token_choice
+from gpt_cli.sampling.native_decoder import native_token_choice
 from gpt_cli.sampling.prompt import Opening, encode_prompt, log_softmax
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed

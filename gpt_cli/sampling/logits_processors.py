@@ -16,6 +16,7 @@ from torch import Tensor
 from gpt_cli.cpu.decode.numpy_sampler import Masks
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.constraint import Matcher, compile_constraint, write_masks
+from gpt_cli.sampling.filters import next_token
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.terminal.escape import escape_control_chars
@@ -36,6 +37,22 @@ class LogitsProcessor:
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Sequence i becomes a copy of sequence `rows[i]`, in beam search."""
+
+
+def choose_tokens(
+    logits: Tensor, noise: Tensor | None, sampling: SamplingParams, processors: Sequence[LogitsProcessor]
+) -> tuple[Tensor, ...]:
+    """(B, V) logits and noise -> (B,) tokens, and with `sampling.log_probs` their (B,) log-probabilities.
+
+    Those are the model's own, in nats: at temperature 1, before processors and filters.
+    """
+    processed = logits
+    for processor in processors:
+        processed = processor.apply(processed)
+    tokens = next_token(processed, sampling, noise)
+    if not sampling.log_probs:
+        return (tokens,)
+    return tokens, logits.float().log_softmax(dim=-1).gather(1, tokens[:, None])[:, 0]
 
 
 class LogitBias(LogitsProcessor):

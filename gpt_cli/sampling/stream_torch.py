@@ -1,9 +1,11 @@
 """Text generation in torch, as streams of text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from functools import partial
 
 from gpt_cli.errors import RequestError
+from gpt_cli.literals import INT32_MAX
 from gpt_cli.model.gpt import GPT
 from gpt_cli.sampling.beam import Hypothesis, beam_search
 from gpt_cli.sampling.generate import generate, next_logits
@@ -12,15 +14,8 @@ from gpt_cli.sampling.heal import PromptHealer, make_healer
 from gpt_cli.sampling.logits_processors import ProcessorFactory
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.sampling.text_stream import TextStream, in_batches
+from gpt_cli.sampling.text_stream import StartedBatch, TextStream, in_batches, stream_batch
 from gpt_cli.tokenizer import Tokenizer
-
-
-def stream_texts(
-    model: GPT, tokenizer: Tokenizer, prompt: Sequence[int], sampling: SamplingParams, n: int = 1
-) -> list[TextStream]:
-    """`n` continuations of `prompt` (at least one token), generated as one batch while they are being read."""
-    return next(stream_batches(model, tokenizer, [prompt], sampling, n))
 
 
 def stream_batches(
@@ -44,65 +39,18 @@ def stream_batches(
     healer = make_healer(tokenizer, sampling, partial(next_logits, model), factory) if plain_text else None
     if sampling.beams is not None and n > sampling.beams:
         raise RequestError(f"{sampling.beams} beams cannot give {n} texts", hint="raise beams, or lower -n")
-    limit = batch_size or n * len(prompts)
     if sampling.beams is not None:
-        size = max(1, limit // n)
-        batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
-        return (
-            texts for batch in batches for texts in _search_texts(model, tokenizer, factory, batch, sampling, n, healer)
-        )
+        return _search_texts(model, tokenizer, factory, prompts, sampling, n, healer)
 
-    def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
-        return _sample_texts(model, tokenizer, factory, rows, samples, sampling, decoder, healer)
-
-    return in_batches(prompts, n, limit, sample)
-
-
-def _sample_texts(
-    model: GPT,
-    tokenizer: Tokenizer,
-    factory: ProcessorFactory,
-    rows: Sequence[Sequence[int]],
-    samples: Sequence[int],
-    sampling: SamplingParams,
-    decoder: GraphedDecoder | None,
-    healer: PromptHealer | None,
-) -> list[TextStream]:
-    """Texts that continue `rows`, as one batch; samples[i] numbers row i among the samples of its prompt."""
-
-    def steps() -> Iterator[bool]:
-        openings = [Opening(row) for row in rows] if healer is None else healer.draw(rows, samples)
+    def start(openings: Sequence[Opening], samples: Sequence[int], running: Set[int]) -> StartedBatch:
         processors, matchers = factory.for_batch(openings, model.head.weight.device)
         log_probs = [opening.new_log_probs for opening in openings] if sampling.log_probs else []
-        for row, text in enumerate(texts):
-            text.begin(openings[row], matchers[row], log_probs[row] if log_probs else None)
-        yield True
-        if all(text.finish_reason is not None for text in texts):
-            return
-        prompts = [opening.tokens for opening in openings]
-        for tokens in generate(model, prompts, sampling, processors, samples, decoder, log_probs):
-            for text, token in zip(texts, tokens, strict=True):
-                text.push(token)
-            yield True
-            if all(text.finish_reason is not None for text in texts):
-                return
-        for text in texts:
-            text.finish("length")
+        begun = [opening.tokens for opening in openings]
+        steps = generate(model, begun, sampling, processors, samples, decoder, log_probs)
+        return StartedBatch(matchers, log_probs or [None] * len(openings), ([tokens] for tokens in steps))
 
-    shared = steps()
-    texts = [
-        TextStream(
-            tokenizer,
-            sampling.stop,
-            shared,
-            prompt=row,
-            min_new_tokens=sampling.min_new_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-            log_probs=[] if sampling.log_probs else None,
-        )
-        for row in rows
-    ]
-    return texts
+    sample = partial(stream_batch, tokenizer, sampling, start, healer)
+    return in_batches(prompts, n, batch_size or n * len(prompts), sample)
 
 
 def _search_texts(
@@ -115,6 +63,7 @@ def _search_texts(
     healer: PromptHealer | None,
 ) -> Iterator[list[TextStream]]:
     """Texts by beam search, the best first; each prompt is searched when its first text is read."""
+    endless = replace(sampling, max_new_tokens=INT32_MAX)  # the search has the limit
 
     def write(text: TextStream, hypothesis: Hypothesis) -> TextStream:
         opening = hypothesis.opening
@@ -126,11 +75,10 @@ def _search_texts(
     def ends(hypothesis: Hypothesis) -> bool:
         if hypothesis.tokens[-1] in tokenizer.end_ids or not sampling.stop:
             return hypothesis.tokens[-1] in tokenizer.end_ids
-        return write(new_text(hypothesis.opening.tokens, iter(())), hypothesis).finish_reason is not None
+        return write(new_text(hypothesis.opening.tokens), hypothesis).finish_reason is not None
 
-    def new_text(prompt: Sequence[int], steps: Iterator[bool]) -> TextStream:
-        least, log_probs = sampling.min_new_tokens, list[float]() if sampling.log_probs else None
-        return TextStream(tokenizer, sampling.stop, steps, prompt=prompt, min_new_tokens=least, log_probs=log_probs)
+    def new_text(prompt: Sequence[int], steps: Iterator[bool] | None = None) -> TextStream:
+        return TextStream(tokenizer, endless, prompt, steps)
 
     def search(prompt: Sequence[int], texts: list[TextStream]) -> Iterator[bool]:
         openings = [Opening(prompt)] if healer is None else healer.search(prompt, sampling.beams or 1)

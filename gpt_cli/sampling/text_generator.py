@@ -4,8 +4,8 @@ Torch is imported only if it is the engine.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy.typing as npt
@@ -13,22 +13,24 @@ import numpy.typing as npt
 from gpt_cli.capabilities import NATIVE_DECODER
 from gpt_cli.config import Config
 from gpt_cli.cores import usable_cores
-from gpt_cli.cpu.decode.decoder import Decoder
+from gpt_cli.cpu.decode.decoder import Decoder, stream_tokens
 from gpt_cli.cpu.decode.weight_formats import FORMATS, WeightDtype
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.literals import Device
-from gpt_cli.sampling.constraint import compile_constraint
+from gpt_cli.sampling.constraint import compile_constraint, write_masks
 from gpt_cli.sampling.heal import make_healer
-from gpt_cli.sampling.native_stream import (
+from gpt_cli.sampling.native_decoder import (
     ENGINES,
     EngineChoice,
     max_batch,
+    native_token_choice,
     open_decoder,
-    stream_native,
     unsupported_settings,
 )
+from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.sampling_params import SamplingParams
-from gpt_cli.sampling.text_stream import TextStream, in_batches
+from gpt_cli.sampling.text_stream import StartedBatch, TextStream, in_batches, stream_batch
+from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -132,20 +134,13 @@ class TextGenerator:
         requested engine does not support `sampling`.
         """
         self.require(sampling)
-        if self.uses_native_decoder(sampling) and self.decoder is not None:
-            decoder = self.decoder
-            constraint = compile_constraint(self.tokenizer, sampling)
-            healer = make_healer(self.tokenizer, sampling, decoder.next_logits, constraint) if plain_text else None
-
-            def sample(rows: Sequence[Sequence[int]], samples: Sequence[int]) -> list[TextStream]:
-                return stream_native(decoder, self.tokenizer, rows, sampling, samples, healer, constraint)
-
-            return decoder.engine, in_batches(prompts, n, min(batch_size, max_batch(self._config)), sample)
+        if self.uses_native_decoder(sampling) and (decoder := self.decoder) is not None:
+            texts = stream_native(decoder, self.tokenizer, prompts, sampling, n, batch_size, plain_text=plain_text)
+            return decoder.engine, texts
 
         from gpt_cli.sampling.stream_torch import stream_batches  # noqa: PLC0415 - it imports torch
 
-        graphed = self._graphed_decoder
-        settings = (sampling, n, batch_size, graphed)
+        settings = (sampling, n, batch_size, self._graphed_decoder)
         return "torch", stream_batches(self.model, self.tokenizer, prompts, *settings, plain_text=plain_text)
 
     @cached_property
@@ -185,6 +180,46 @@ class TextGenerator:
     @cached_property
     def _parameters(self) -> int:
         return sum(array.size for array in self._arrays.values())
+
+
+def stream_native(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingParams,
+    n: int = 1,
+    batch_size: int | None = None,
+    *,
+    plain_text: bool = False,
+) -> Iterator[list[TextStream]]:
+    """The texts of `stream_batches` on a CPU, except where two tokens are equally likely up to rounding."""
+    assert not unsupported_settings(sampling)
+    choice, constraint = native_token_choice(sampling, tokenizer), compile_constraint(tokenizer, sampling)
+    healer = make_healer(tokenizer, sampling, decoder.next_logits, constraint) if plain_text else None
+
+    def start(openings: Sequence[Opening], samples: Sequence[int], running: Set[int]) -> StartedBatch:
+        matchers = [None if constraint is None else constraint.matcher() for _ in openings]
+
+        def chunks() -> Iterator[Sequence[Sequence[int]]]:
+            seeds = [derive_seed(sampling.seed, "sample", i) for i in samples]
+            masks = None if constraint is None else constraint.masks(len(openings))
+            session = decoder.start([opening.tokens for opening in openings], seeds, choice, masks)
+
+            def skip_ended() -> None:
+                for row in set(range(len(openings))) - running:
+                    session.stop(row)
+                write_masks(masks, [matcher if row in running else None for row, matcher in enumerate(matchers)])
+
+            skip_ended()
+            for chunk in stream_tokens(session, sampling.max_new_tokens, single=constraint is not None):
+                yield chunk
+                skip_ended()
+
+        return StartedBatch(matchers, [None] * len(openings), chunks())
+
+    largest = max_batch(decoder.weights.config)
+    sample = partial(stream_batch, tokenizer, sampling, start, healer)
+    return in_batches(prompts, n, min(batch_size or largest, largest), sample)
 
 
 def _threads() -> int:

@@ -1,12 +1,17 @@
 """A stream of text from tokens: whole characters, and no part of a stop string. Without torch."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gpt_cli.sampling.constraint import Matcher
 from gpt_cli.sampling.prompt import Opening
+from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.tokenizer import StreamDecoder, Tokenizer
+
+if TYPE_CHECKING:
+    from gpt_cli.sampling.heal import PromptHealer
 
 FinishReason = Literal["length", "stop", "end_of_text", "match", "dead_end"]
 
@@ -21,26 +26,23 @@ class TextStream:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        stop: Sequence[str],
-        steps: Iterator[bool],
-        *,
+        sampling: SamplingParams,
         prompt: Sequence[int] = (),
-        min_new_tokens: int = 0,
-        max_new_tokens: int | None = None,
-        log_probs: list[float] | None = None,
+        steps: Iterator[bool] | None = None,
     ) -> None:
+        """Each of `steps` advances the text. None: the caller does, by `push` or `extend`."""
         self.tokens: list[int] = []
         """Tokens generated so far, including those of a stop string and end-of-text."""
         self.finish_reason: FinishReason | None = None
         """`max_new_tokens`, a stop string, end-of-text, a constraint that is satisfied, or one that no token of the
         vocabulary can go on to satisfy; None while it is generated."""
-        self._min_new_tokens, self._max_new_tokens = min_new_tokens, max_new_tokens
+        self._min_new_tokens, self._max_new_tokens = sampling.min_new_tokens, sampling.max_new_tokens
         self._matcher: Matcher | None = None
-        self._log_probs = log_probs
+        self._log_probs: list[float] | None = [] if sampling.log_probs else None
         self._ends = tokenizer.end_ids
         self._decoder = StreamDecoder(tokenizer, prompt)
-        self._stop = StopMatcher(stop)
-        self._steps = steps
+        self._stop = StopMatcher(sampling.stop)
+        self._steps = steps or iter(())
         self._pieces: list[str] = []
         self._n_taken = 0
 
@@ -110,7 +112,7 @@ class TextStream:
         """Append several tokens, like `push` for each, but in fewer pieces."""
         plain = self._matcher is None and not self._stop.strings
         if self.finish_reason is None and plain and self._ends.isdisjoint(tokens):
-            left = None if self._max_new_tokens is None else self._max_new_tokens - len(self.tokens)
+            left = self._max_new_tokens - len(self.tokens)
             self.tokens.extend(tokens[:left])
             self._add(self._decoder.extend(tokens[:left]))
             if len(self.tokens) == self._max_new_tokens:
@@ -133,6 +135,55 @@ class TextStream:
     def _add(self, piece: str) -> None:
         if piece:
             self._pieces.append(piece)
+
+
+class StartedBatch(NamedTuple):
+    """A batch of texts as an engine generates it."""
+
+    matchers: Sequence[Matcher | None]
+    log_probs: Sequence[list[float] | None]
+    """Lists that grow with the tokens. None: not requested."""
+    chunks: Iterator[Sequence[Sequence[int]]]
+    """Some steps at a time, each the next token of each text; of one that has ended it is meaningless."""
+
+
+Start = Callable[[Sequence[Opening], Sequence[int], Set[int]], StartedBatch]
+"""Openings, sample numbers, and the rows of the texts that have not ended, kept up to date -> a batch."""
+
+
+def stream_batch(
+    tokenizer: Tokenizer,
+    sampling: SamplingParams,
+    start: Start,
+    healer: "PromptHealer | None",
+    prompts: Sequence[Sequence[int]],
+    samples: Sequence[int],
+) -> list[TextStream]:
+    """A continuation of each prompt, generated as one batch while they are being read.
+
+    Row i is sample samples[i] of its prompt. `healer` heals the ends of the prompts.
+    """
+
+    def steps() -> Iterator[bool]:
+        openings = [Opening(prompt) for prompt in prompts] if healer is None else healer.draw(prompts, samples)
+        running = set(range(len(texts)))
+        batch = start(openings, samples, running)
+        for text, opening, matcher, log_probs in zip(texts, openings, *batch[:2], strict=True):
+            text.begin(opening, matcher, log_probs)
+        for chunk in chain([()], batch.chunks):
+            for row in sorted(running):
+                texts[row].extend([step[row] for step in chunk])
+                if texts[row].finish_reason is not None:
+                    running.remove(row)
+            yield True
+            if not running:
+                return
+        for text in texts:
+            text.finish("length")
+
+    shared = steps()
+    texts = [TextStream(tokenizer, sampling, prompt, shared) for prompt in prompts]
+    return texts
 
 
 def in_batches(

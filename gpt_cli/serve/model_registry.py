@@ -23,7 +23,7 @@ from gpt_cli.run.open_checkpoint import (
 )
 from gpt_cli.run.overfitting import note_better_checkpoint
 from gpt_cli.run.run_files import RUN
-from gpt_cli.sampling.native_stream import EngineChoice as EngineName
+from gpt_cli.sampling.native_decoder import EngineChoice as EngineName
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.text_engine import NativeTextEngine, TextEngine

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.seats import ContinuousBatch, Seat
 from gpt_cli.sampling.constraint import Constraint, write_masks
-from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
+from gpt_cli.sampling.native_decoder import native_token_choice, unsupported_settings
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer

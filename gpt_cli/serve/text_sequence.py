@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt_cli.cpu.decode.numpy_sampler import filtered
-from gpt_cli.sampling.native_stream import native_token_choice, unsupported_settings
+from gpt_cli.sampling.native_decoder import native_token_choice, unsupported_settings
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.text_stream import TextStream
 from gpt_cli.serve.logprobs import OffsetLogprob, TokenLogprob, TokenPlaces, compute_logprob
@@ -90,18 +90,11 @@ class TextSequence:
 
     def join_engine(self) -> None:
         """Take a slot in the engine's batch, after the end of the prompt is healed."""
-        request, sampling = self.request, self.request.sampling
+        request = self.request
         if request.healer is not None:
             (self.opening,) = request.healer.draw([self.opening.tokens], [self.sample])
         self.slot = self.engine.join(self)
-        self.stream = TextStream(
-            request.model.tokenizer,
-            sampling.stop,
-            iter(()),
-            prompt=self.opening.tokens,
-            min_new_tokens=sampling.min_new_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-        )
+        self.stream = TextStream(request.model.tokenizer, request.sampling, self.opening.tokens)
         self.stream.begin(self.opening, self.slot.matcher)
         if request.n_top is not None and self.opening.logits is not None:
             for token in self.stream.tokens:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gpt_cli.sampling.constraint import Matcher
-from gpt_cli.sampling.filters import GumbelNoise, next_token
-from gpt_cli.sampling.logits_processors import ProcessorFactory
+from gpt_cli.sampling.filters import GumbelNoise
+from gpt_cli.sampling.logits_processors import ProcessorFactory, choose_tokens
 
 if TYPE_CHECKING:
     from gpt_cli.serve.text_sequence import TextSequence
@@ -40,9 +40,7 @@ class TokenSampler:
     def draw(self, logits: Tensor) -> Tensor:
         """(1, V) -> (1,): the next token, without waiting for the device. The caller has to `accept` it."""
         noise = None if self._noise is None else self._noise.draw()
-        for processor in self._processors:
-            logits = processor.apply(logits)
-        return next_token(logits, self._sampling, noise)
+        return choose_tokens(logits, noise, self._sampling, self._processors)[0]
 
     def accept(self, token: int) -> None:
         """Update the logits processors with a sampled token."""

@@ -17,8 +17,7 @@ from gpt_cli.capabilities import KV_CACHE, STATIC_CACHE
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.kv_cache import KVCache
 from gpt_cli.model.static_cache import StaticCache
-from gpt_cli.sampling.context_window import context_start
-from gpt_cli.sampling.generate import SequenceBatch, next_logits
+from gpt_cli.sampling.generate import SequenceBatch, context_start, next_logits
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.serve.text_engine import Logits, NewTokens
 from gpt_cli.serve.text_sequence import TextSequence

@@ -11,9 +11,9 @@ from gpt_cli.errors import Notify, RequestError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.sampling import SamplingParams, encode_prompt, stream_batches
-from gpt_cli.sampling.heal import make_healer
 from gpt_cli.sampling.logits_processors import ProcessorFactory
-from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsupported_settings
+from gpt_cli.sampling.native_decoder import open_decoder, unsupported_settings
+from gpt_cli.sampling.text_generator import stream_native
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
@@ -60,8 +60,7 @@ def sample_text(
             arrays = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
             decoder = open_decoder(config.model, tokenizer.vocab_size, arrays)
             if decoder is not None:
-                healer = make_healer(tokenizer, sampling, decoder.next_logits) if plain_text else None
-                (text,) = stream_native(decoder, tokenizer, [prompt], sampling, healer=healer)
+                (text,) = next(stream_native(decoder, tokenizer, [prompt], sampling, plain_text=plain_text))
                 return text.text()
         model.eval()
         (text,) = next(stream_batches(model, tokenizer, [prompt], sampling, plain_text=plain_text))

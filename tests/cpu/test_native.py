@@ -27,10 +27,11 @@ from gpt_cli.model.position import rotary_frequencies
 from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.tensors import pack_tensors
-from gpt_cli.sampling import SamplingParams, native_stream, stream_texts
+from gpt_cli.sampling import SamplingParams, native_decoder, stream_batches
 from gpt_cli.sampling.filters import GumbelNoise, filter_logits
 from gpt_cli.sampling.generate import generate
-from gpt_cli.sampling.native_stream import open_decoder, stream_native, unsupported_settings
+from gpt_cli.sampling.native_decoder import open_decoder, unsupported_settings
+from gpt_cli.sampling.text_generator import stream_native
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer
 from tests.support.native import decode_with_logits
@@ -242,8 +243,8 @@ def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -
     assert decoder is not None
     for stop in ((), ("e",), ("\x80", "no such text")):
         sampling = SamplingParams(temperature=1.0, seed=3, max_new_tokens=90, stop=stop)
-        expected = stream_texts(model, ByteTokenizer(), [65], sampling, 3)
-        texts = stream_native(decoder, ByteTokenizer(), [[65]] * 3, sampling)
+        expected = next(stream_batches(model, ByteTokenizer(), [[65]], sampling, 3))
+        texts = next(stream_native(decoder, ByteTokenizer(), [[65]], sampling, 3))
         for native_text, torch_text in zip(texts, expected, strict=True):
             assert (native_text.text(), native_text.tokens, native_text.finish_reason) == (
                 torch_text.text(),
@@ -254,20 +255,20 @@ def test_texts_end_where_those_of_torch_end_and_never_hold_the_unknown_token() -
     small_model = make_model(vocab_size=3)
     decoder = open_decoder(small_model.config, 3, unpack_arrays(pack_tensors(small_model.state_dict()), "model"))
     assert decoder is not None
-    for text in stream_native(decoder, tokenizer, [[2]] * 4, SamplingParams(max_new_tokens=60, temperature=5.0)):
+    for text in next(stream_native(decoder, tokenizer, [[2]], SamplingParams(max_new_tokens=60, temperature=5.0), 4)):
         assert set(text.text()) <= {"a", "b"}
 
 
 def test_a_setting_that_the_engine_does_not_know_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = SamplingParams(3, 0.5, 4, 0.5, 0.1, 7, ("x",))
     assert unsupported_settings(sampling) == []
-    monkeypatch.setattr(native_stream, "COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
+    monkeypatch.setattr(native_decoder, "COVERED", frozenset({"max_new_tokens", "seed", "stop", "min_p", "top_k"}))
     assert unsupported_settings(sampling) == ["temperature", "top_p"]
     assert unsupported_settings(SamplingParams(max_new_tokens=3)) == []
 
 
 def test_the_engine_is_imported_without_torch() -> None:
-    rooms = "gpt_cli.sampling.native_stream, gpt_cli.run.checkpoint, gpt_cli.run.directory"
+    rooms = "gpt_cli.sampling.native_decoder, gpt_cli.run.checkpoint, gpt_cli.run.directory"
     source = f"import sys, {rooms}; print('torch' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert completed.stdout == "False\n"

@@ -27,7 +27,7 @@ from gpt_cli.run.arrays import unpack_arrays
 from gpt_cli.run.log import read_events
 from gpt_cli.run.tensors import pack_tensors
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.sampling.native_stream import open_decoder
+from gpt_cli.sampling.native_decoder import open_decoder
 from gpt_cli.training.native_gradcheck import check_native_gradients
 from gpt_cli.training.select_engine import build_native_engine
 from tests.support.command import Outcome, subprocess_env

@@ -23,7 +23,7 @@ from gpt_cli.report import score_page
 from gpt_cli.report.score_text import paint, render_lines
 from gpt_cli.run.checkpoint import save
 from gpt_cli.runtime.device import setup_runtime
-from gpt_cli.sampling.native_stream import open_decoder
+from gpt_cli.sampling.native_decoder import open_decoder
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 from gpt_cli.training.evaluate import EvaluationText, evaluate
 from gpt_cli.training.grad_scaler import GradScaler

@@ -29,7 +29,7 @@ from gpt_cli.runtime.device import Runtime
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.generate import SequenceBatch, generate
 from gpt_cli.sampling.graphed_decode import GraphedDecoder
-from gpt_cli.sampling.native_stream import open_decoder
+from gpt_cli.sampling.native_decoder import open_decoder
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.evaluate import cross_entropy

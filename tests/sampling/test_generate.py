@@ -15,11 +15,10 @@ from gpt_cli.sampling import (
     Sampler,
     SamplingParams,
     encode_prompt,
-    stream_texts,
+    stream_batches,
     stream_torch,
 )
-from gpt_cli.sampling.context_window import context_start
-from gpt_cli.sampling.generate import SequenceBatch, generate
+from gpt_cli.sampling.generate import SequenceBatch, context_start, generate
 from gpt_cli.sampling.text_stream import StopMatcher, TextStream
 from gpt_cli.tokenizer import (
     ByteTokenizer,
@@ -190,7 +189,7 @@ def scripted_streams(
 
     monkeypatch.setattr(stream_torch, "generate", generate_script)
     sampling = SamplingParams(stop=stop)
-    return stream_texts(make_model(), tokenizer, [0], sampling, len(rows_of_tokens))
+    return next(stream_batches(make_model(), tokenizer, [[0]], sampling, len(rows_of_tokens)))
 
 
 def test_half_a_character_is_held_back_until_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +237,7 @@ def test_the_token_for_unknown_characters_is_never_written() -> None:
         SamplingParams(max_new_tokens=60, temperature=0),
         SamplingParams(top_k=3),
     ):
-        for stream in stream_texts(model, tokenizer, [2], sampling, 4):
+        for stream in next(stream_batches(model, tokenizer, [[2]], sampling, 4)):
             assert set(str(stream)) <= {"a", "b"}
             assert tokenizer.unk_id not in stream.tokens
 
@@ -253,7 +252,7 @@ def test_generation_ends_once_every_text_has(monkeypatch: pytest.MonkeyPatch) ->
             yield [ord("."), ord("." if steps == 5 else "x")]
 
     monkeypatch.setattr(stream_torch, "generate", generate_endlessly)
-    streams = stream_texts(make_model(), ByteTokenizer(), [0], SamplingParams(stop=(".",)), 2)
+    streams = next(stream_batches(make_model(), ByteTokenizer(), [[0]], SamplingParams(stop=(".",)), 2))
     assert [str(stream) for stream in streams] == ["", "xxxx"]
     assert steps == 5
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt_cli.config import TokenizerConfig
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling import SamplingParams, stream_texts
+from gpt_cli.sampling import SamplingParams, stream_batches
 from gpt_cli.sampling.filters import filter_logits
 from gpt_cli.sampling.generate import generate
 from gpt_cli.sampling.logits_processors import (
@@ -146,7 +146,7 @@ def test_the_text_does_not_end_before_min_new_tokens() -> None:
     model = make_model(262)
     model.head.weight.data.zero_()
     bias = ((BPE.eot_id or 0, 50.0),)
-    (text,) = stream_texts(model, BPE, [65], SamplingParams(min_new_tokens=7, logit_bias=bias))
+    (text,) = next(stream_batches(model, BPE, [[65]], SamplingParams(min_new_tokens=7, logit_bias=bias)))
     assert (len(text.text()) > 0, len(text.tokens), text.finish_reason) == (True, 8, "end_of_text")
 
 
@@ -154,7 +154,7 @@ def test_a_stop_string_counts_only_after_min_new_tokens() -> None:
     model = make_model(256)
     model.head.weight.data.zero_()
     options = SamplingParams(logit_bias=(("x", 50.0),), stop=("xx",), min_new_tokens=5)
-    (text,) = stream_texts(model, ByteTokenizer(), [65], options)
+    (text,) = next(stream_batches(model, ByteTokenizer(), [[65]], options))
     assert (text.text(), len(text.tokens), text.finish_reason) == ("xxxx", 6, "stop")
 
 
@@ -164,14 +164,14 @@ def test_log_probs_are_those_of_the_model_itself_whatever_shapes_the_choice() ->
         temperature=0.3, top_k=5, repetition_penalty=2.0, logit_bias=((66, 4.0),), max_new_tokens=5, log_probs=True
     )
     prompt = [65, 66]
-    (text,) = stream_texts(model, ByteTokenizer(), prompt, sampling)
+    (text,) = next(stream_batches(model, ByteTokenizer(), [prompt], sampling))
     assert text.log_probs == []
     text.text()
     with torch.inference_mode():
         logits: Tensor = model(torch.tensor([prompt + text.tokens]))[0, 1:-1]
     expected = logits.log_softmax(-1)[torch.arange(5), torch.tensor(text.tokens)]
     assert text.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
-    (plain_text,) = stream_texts(model, ByteTokenizer(), prompt, SamplingParams())
+    (plain_text,) = next(stream_batches(model, ByteTokenizer(), [prompt], SamplingParams()))
     assert plain_text.log_probs is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpt_cli.config import TokenizerConfig
-from gpt_cli.sampling import SamplingParams, stream_texts
+from gpt_cli.sampling import SamplingParams, stream_batches
 from gpt_cli.sampling.beam import Hypothesis, beam_search
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.text_stream import TextStream
@@ -49,7 +49,7 @@ def test_a_text_ends_at_the_first_stop_string_that_is_complete_after_the_minimum
     tokens: list[int], stops: list[str], least: int
 ) -> None:
     expected, n, stopped = reference(BPE, tokens, stops, least)
-    stream = TextStream(BPE, stops, iter(()), min_new_tokens=least)
+    stream = TextStream(BPE, SamplingParams(stop=stops, min_new_tokens=least))
     taken = []
     for token in tokens:
         stream.push(token)
@@ -58,7 +58,7 @@ def test_a_text_ends_at_the_first_stop_string_that_is_complete_after_the_minimum
     taken.append(stream.take_new())
     assert ("".join(taken), stream.text(), len(stream.tokens)) == (expected, expected, n)
     assert stream.finish_reason == ("stop" if stopped else "length")
-    together = TextStream(BPE, stops, iter(()), min_new_tokens=least)
+    together = TextStream(BPE, SamplingParams(stop=stops, min_new_tokens=least))
     together.extend(tokens)
     together.finish("length")
     assert (together.text(), together.tokens) == (stream.text(), stream.tokens)
@@ -71,7 +71,9 @@ def test_a_search_ends_its_texts_there_too(least: int, size: int) -> None:
     model = make_model(tokenizer.vocab_size, init_std=0.3)
     endless = SamplingParams(max_new_tokens=9, beams=6, min_new_tokens=least)
     begin = max(0, least + 1 - size)
-    stops = tuple({text.text()[begin : begin + size] for text in stream_texts(model, tokenizer, prompt, endless, 2)})
+    stops = tuple(
+        {text.text()[begin : begin + size] for text in next(stream_batches(model, tokenizer, [prompt], endless, 2))}
+    )
 
     def ends(text: Hypothesis) -> bool:
         return reference(tokenizer, text.tokens, stops, least)[2]
@@ -79,7 +81,7 @@ def test_a_search_ends_its_texts_there_too(least: int, size: int) -> None:
     with torch.inference_mode():
         hypotheses = beam_search(model, [Opening(prompt)], endless, (), ends)
     expected = [reference(tokenizer, text.tokens, stops, least) for text in hypotheses]
-    texts = stream_texts(model, tokenizer, prompt, endless.replace({"stop": stops}), 6)
+    texts = next(stream_batches(model, tokenizer, [prompt], endless.replace({"stop": stops}), 6))
     assert [(text.text(), len(text.tokens), text.finish_reason == "stop") for text in texts] == expected
     assert [tuple(text.tokens) for text in texts] == [text.tokens for text in hypotheses]
     cut = [len(text) for text, _, stopped in expected if stopped]

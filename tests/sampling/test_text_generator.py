@@ -20,8 +20,8 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import save
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.sampling import SamplingParams, native_stream, stream_texts
-from gpt_cli.sampling.native_stream import max_batch
+from gpt_cli.sampling import SamplingParams, native_decoder, stream_batches
+from gpt_cli.sampling.native_decoder import max_batch
 from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.tokenizer import ByteTokenizer, train_tokenizer
 from tests.support.tensors import relative_error
@@ -75,7 +75,7 @@ def test_a_prompt_names_special_tokens_only_if_it_is_asked_for(
         (text,) = (one["text"] for one in json.loads(capsys.readouterr().out)["samples"])
         tokens = tokenizer.encode(prompt, allow_special=bool(flags)).tolist()
         assert text == str(loaded.generate(prompt, seed=5, **options))
-        assert text == str(stream_texts(loaded.model, tokenizer, tokens, replace(loaded.defaults, seed=5))[0])
+        assert text == str(next(stream_batches(loaded.model, tokenizer, [tokens], replace(loaded.defaults, seed=5)))[0])
         texts.add(text)
     assert len(texts) == 2
 
@@ -149,7 +149,7 @@ def test_a_constrained_text_is_the_same_by_every_engine(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, decoder: str, temperature: float, constraint: dict[str, Any]
 ) -> None:
     if decoder == "numpy":
-        monkeypatch.setattr(native_stream, "NativeDecoder", lambda weights, **_: NumpyDecoder(weights))
+        monkeypatch.setattr(native_decoder, "NativeDecoder", lambda weights, **_: NumpyDecoder(weights))
     texts: dict[str, list[Any]] = {}
     for engine in "native", "torch":
         run = gpt_cli.load(checkpoint, engine=engine)  # type: ignore[arg-type]

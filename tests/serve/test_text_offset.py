@@ -83,7 +83,10 @@ def generate(tokenizer: Tokenizer, chunks: list[list[int]], n_character: int) ->
     sequence = TextSequence(request, Opening([]), nowhere, n_character=n_character)
     sequence.join_engine()
     logits = np.zeros(tokenizer.vocab_size, np.float32)
-    deltas = [sequence.accept([(token, logits) for token in chunk]) for chunk in chunks]
+    deltas = []
+    for chunk in chunks:
+        sequence.append([(token, logits) for token in chunk])
+        deltas.append(sequence.take_delta())
     (whole,) = join_deltas([*filter(None, deltas), sequence.abort("length")])
     return whole
 

@@ -8,7 +8,7 @@ import torch
 from gpt_cli.config import Config, DataConfig, ModelConfig, SampleConfig, TokenizerConfig
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.load_model import LoadedRun
-from gpt_cli.sampling import SamplingParams, encode_prompt, stream_texts
+from gpt_cli.sampling import SamplingParams, encode_prompt, stream_batches
 from gpt_cli.tokenizer import ByteTokenizer, CharTokenizer, Tokenizer, train_tokenizer
 
 TEXT = "The quick brown fox, naïve as ever, jumps over 12 lazy dogs — twice!\n\n" * 20
@@ -71,9 +71,8 @@ def make_run(
 
 def greedy(run: LoadedRun, prompt: str, n: int) -> str:
     tokens = encode_prompt(run.tokenizer, prompt)
-    return stream_texts(run.model, run.tokenizer, tokens, SamplingParams(max_new_tokens=n, temperature=0.0, seed=0))[
-        0
-    ].text()
+    sampling = SamplingParams(max_new_tokens=n, temperature=0.0, seed=0)
+    return next(stream_batches(run.model, run.tokenizer, [tokens], sampling))[0].text()
 
 
 GGUF_MODELS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt_cli.config import ModelConfig
 from gpt_cli.model.gpt import GPT
-from gpt_cli.sampling.context_window import context_start
+from gpt_cli.sampling.generate import context_start
 
 VOCAB_SIZE = 13
 CONTEXT = 7

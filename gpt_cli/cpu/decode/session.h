@@ -20,7 +20,7 @@ typedef struct {
 } Session;
 
 /* Where the token does not fit, the older half of the window is dropped first and the rest prefilled again at its new positions
-   (context_start in gpt_cli/sampling/context_window.py is the definition). */
+   (context_start in gpt_cli/sampling/generate.py is the definition). */
 static void append_token(const Model *m, Sequence *s, int32_t token) {
     int context = m->net.context_length, half = context / 2;
     if (s->length == context) {
