@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _ALL = np.uint32(0xFFFFFFFF)  # a word of a mask that excludes nothing
 _KEPT = 32  # compiled grammars of a vocabulary
-_JSON_SPACE = r" |\r?\n[ \t]{0,40}"  # where JSON may have white space: unbounded, a small model writes nothing else
+_JSON_SPACE = r" |\r?\n[ \t]{0,20}"  # where JSON may have white space: unbounded, a small model writes nothing else
 _STACK = 128 * 2**20  # bytes: llguidance recurses, by $ref from schema to schema, up to 32 MB deep within the limits
 _NO_FORCING = (
     '\n%llguidance {"no_forcing": true}\n'  # the model chooses how text is split into tokens, as without a mask
