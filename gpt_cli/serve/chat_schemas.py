@@ -56,7 +56,7 @@ class Message(StrictSchema):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a chat template reads besides role and content, as Transformers has it."""
+        """The fields that a chat template reads besides role and content, as Transformers has it."""
         return self.model_dump(exclude_none=True, include={"name", "tool_calls", "tool_call_id"})
 
 

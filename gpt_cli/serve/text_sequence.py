@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChoiceDelta:
-    """What was added to sequence `index` of a request, the choice of this number in the answer."""
+    """The addition to sequence `index` of a request, the choice of this number in the answer."""
 
     index: int
     text: str
@@ -72,7 +72,7 @@ class TextSequence:
     first_token_at: float | None = None
     _n_sent: int = 0
     _withheld: list[OffsetLogprob] = field(default_factory=list)
-    """Those of tokens whose text has not been sent, which that of a stop string never is."""
+    """Log-probabilities of tokens whose text has not been sent, which that of a stop string never is."""
 
     def __post_init__(self) -> None:
         decoder = StreamDecoder(self.request.model.tokenizer, self.opening.tokens)
@@ -161,7 +161,7 @@ class TextSequence:
         self._withheld.append(OffsetLogprob(place, entry))
 
     def _delta(self, finish_reason: str | None) -> ChoiceDelta:
-        """What has not been sent; of the log-probabilities those whose text has begun, and that of an end token."""
+        """The text that has not been sent; of the log-probabilities those whose text has begun, and that of an end token."""
         text = "" if self.stream is None else self.stream.take_new()
         tokens = [] if self.stream is None else self.stream.tokens[self._n_sent :]
         self._n_sent += len(tokens)
