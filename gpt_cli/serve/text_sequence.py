@@ -145,7 +145,7 @@ class TextSequence:
     def _filtered_probs(self, logits: Logits, entry: TokenLogprob) -> list[float] | None:
         """Probabilities of the likeliest tokens after temperature and filters."""
         sampling = self.request.sampling
-        if not entry.top_logprobs or self.request.penalized or unsupported_settings(sampling):
+        if not entry.top_logprobs or self.request.penalized or sampling.constraint or unsupported_settings(sampling):
             return None
         if sampling.greedy:
             return [float(token == entry.token) for token, _ in entry.top_logprobs]

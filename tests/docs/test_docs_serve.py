@@ -49,12 +49,12 @@ def test_what_curl_asks_for_on_the_page_is_answered(client: Client) -> None:
 
 def test_the_python_of_the_page_runs(client: Client, tmp_path: Path) -> None:
     pytest.importorskip("openai")
-    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    program = "".join(re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE))
     assert len(run_python(program.replace(ADDRESS, client.url), tmp_path)) > 40
 
 
 def test_the_parameters_of_the_page_are_those_of_the_schema() -> None:
-    rows = re.findall(r"^\| (?:of OpenAI's|ours) \| (.*) \|$", PAGE, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (?:of OpenAI's|of vLLM's|ours) \| (.*) \|$", PAGE, flags=re.MULTILINE)
     documented = {name for row in rows for part in re.findall(r"`([^`]+)`", row) for name in part.split()}
     schemas = (CompletionRequest, ChatRequest, ResponseRequest)
     assert documented == {name for schema in schemas for name in schema.model_fields}

@@ -325,6 +325,15 @@ def test_responses_have_formats_and_parse(client: Any) -> None:
     assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
+def test_probabilities_after_the_filters_are_unknown_where_a_constraint_excludes_tokens(server: Client) -> None:
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 3, "logprobs": 2}
+    for fields, known in ({}, True), ({"choices": ["yes", "no"]}, False), ({"guided_json": SCHEMA}, False):
+        (choice,) = server.ask("/v1/completions", **body, **fields)[1]["choices"]
+        after = [one["after"] for token in choice["logprobs"]["likeliest"] for one in token]
+        assert len(after) >= 4
+        assert all((value is not None) == known for value in after)
+
+
 def test_a_text_that_the_vocabulary_cannot_continue_is_reported_as_cut(client: Any) -> None:
     (choice,) = client.completions.create(
         model=OTHER, prompt="a", max_tokens=20, extra_body={"guided_grammar": 'start: "ab" "X"'}
