@@ -161,7 +161,7 @@ class TextSequence:
         self._withheld.append(OffsetLogprob(place, entry))
 
     def _delta(self, finish_reason: str | None) -> ChoiceDelta:
-        """The text that has not been sent; of the log-probabilities those whose text has begun, and that of an end token."""
+        """The text not sent yet; of the log-probabilities those whose text has begun, and that of an end token."""
         text = "" if self.stream is None else self.stream.take_new()
         tokens = [] if self.stream is None else self.stream.tokens[self._n_sent :]
         self._n_sent += len(tokens)
