@@ -158,7 +158,7 @@ class Scheduler:
             with self._changed:
                 while not (self._closing or self._queue or self._running or self._calls):
                     self._changed.wait()
-                self._remove_cancelled_and_late()
+                self._end_cancelled_and_late()
                 call = self._calls.popleft() if self._calls else None
                 joining = self._dequeue()
             if call is not None:
@@ -168,19 +168,17 @@ class Scheduler:
             for engine in dict.fromkeys(sequence.engine for sequence in self._running):
                 batch = [sequence for sequence in self._running if sequence.engine is engine]
                 self._run_guarded(batch, lambda engine=engine, batch=batch: self._run_round(engine, batch))  # type: ignore[misc]
-        self._abort([*self._running, *self._queue], "error")
+        for sequence in (*self._running, *self._queue):
+            self._end(sequence, "error")
         for _, future in self._calls:
             future.cancel()
 
-    def _remove_cancelled_and_late(self) -> None:
-        """Remove sequences that are cancelled, or past their deadline."""
-        for sequences in (self._running, self._queue):
-            for sequence in [sequence for sequence in sequences if sequence.cancelled]:
-                sequences.remove(sequence)
-                self._metrics.sequence_finished("cancelled")
+    def _end_cancelled_and_late(self) -> None:
+        """End sequences that are cancelled, or past their deadline."""
         now = time.monotonic()
-        if late := [sequence for sequence in (*self._running, *self._queue) if sequence.request.deadline <= now]:
-            self._abort(late, "time")
+        for sequence in (*self._running, *self._queue):
+            if sequence.cancelled or sequence.request.deadline <= now:
+                self._end(sequence, "cancelled" if sequence.cancelled else "time")
 
     def _dequeue(self) -> list[TextSequence]:
         """Move sequences from the queue to the free slots, first come first served. Returns those moved: as many as
@@ -227,22 +225,25 @@ class Scheduler:
         if deliveries:
             _deliver(deliveries)
 
-    def _abort(self, sequences: Sequence[TextSequence], reason: str) -> None:
-        for sequence in sequences:
-            if sequence in self._running:
-                self._running.remove(sequence)
-            if sequence in self._queue:
-                self._queue.remove(sequence)
+    def _end(self, sequence: TextSequence, reason: str) -> None:
+        """End a sequence before it is complete. Unless it is cancelled, its last delta has the reason."""
+        if sequence in self._running:
+            self._running.remove(sequence)
+        if sequence in self._queue:
+            self._queue.remove(sequence)
+        if reason != "cancelled":
             _deliver({sequence.sink: [sequence.abort(reason)]})
-            self._metrics.sequence_finished(reason)
+        self._metrics.sequence_finished(reason)
 
     def _run_guarded(self, sequences: Sequence[TextSequence], work: Callable[[], None]) -> None:
-        """Run `work`. An exception in it aborts these sequences, and not the thread."""
+        """Run `work`. An exception in it ends these sequences, and not the thread."""
         try:
             work()
         except Exception:
             traceback.print_exc(file=sys.stderr)
-            self._abort([sequence for sequence in sequences if sequence in self._running], "error")
+            for sequence in sequences:
+                if sequence in self._running:
+                    self._end(sequence, "error")
 
 
 def _run_call(work: Callable[[], Any], future: "Future[Any]") -> None:

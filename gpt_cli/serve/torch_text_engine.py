@@ -138,29 +138,19 @@ class TorchTextEngine:
     def _next_logits(self, slots: Sequence[_TableSlot | _UnbatchedSlot], prompt_tokens: int) -> dict[int, Tensor]:
         """The (1, V) logits of each slot by its index; a slot that `prompt_tokens` leaves for a later step has none."""
         logits: dict[int, Tensor] = {}
-        decoding: dict[_KVTable, list[int]] = {}
-        prefilling = []
+        decoded: dict[_KVTable, Tensor] = {}
+        prompt_tokens = max(1, prompt_tokens)
         for i, slot in enumerate(slots):
             if isinstance(slot, _UnbatchedSlot):
                 logits[i] = slot.next_logits()
-            elif slot.needs_prefill(self._model.config.context_length):
-                prefilling.append(i)
-            else:
-                decoding.setdefault(slot.table, []).append(i)
-        for table, members in decoding.items():
-            table_logits = self._decode(table)
-            for i in members:
-                slot = slots[i]
-                assert isinstance(slot, _TableSlot)
-                logits[i] = table_logits[slot.row, None]
+            elif not slot.needs_prefill(self._model.config.context_length):
+                if slot.table not in decoded:
+                    decoded[slot.table] = self._decode(slot.table)
+                logits[i] = decoded[slot.table][slot.row, None]
                 slot.cached += 1
-        for i in prefilling:
-            slot = slots[i]
-            assert isinstance(slot, _TableSlot)
-            logits[i] = self._prefill(slot)
-            prompt_tokens -= slot.cached
-            if prompt_tokens <= 0:
-                break
+            elif prompt_tokens > 0:
+                logits[i] = self._prefill(slot)
+                prompt_tokens -= slot.cached
         return logits
 
     def _decode(self, table: _KVTable) -> Tensor:
