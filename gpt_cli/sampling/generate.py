@@ -71,7 +71,7 @@ def generate(
     for tokens, *latest in results:
         for processor in processors:
             processor.accept(tokens)
-        for recorded, log_prob in zip(log_probs, *latest, strict=True):
+        for recorded, log_prob in zip(log_probs, *latest, strict=False):  # there may be no lists
             recorded.append(log_prob)
         yield tokens
 

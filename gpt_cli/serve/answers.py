@@ -15,9 +15,9 @@ from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.text_stream import first_samples
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.generation_request import GenerationRequest
-from gpt_cli.serve.logprobs import OffsetLogprob, TokenLogprob, TokenPlaces
 from gpt_cli.serve.scheduler import DeltaQueue, Scheduler
 from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence
+from gpt_cli.serve.token_logprobs import OffsetLogprob, TokenLogprob, TokenPlaces
 from gpt_cli.tokenizer import StreamDecoder
 
 

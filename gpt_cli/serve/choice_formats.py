@@ -8,9 +8,9 @@ from typing import Any
 from gpt_cli.serve.answers import Answer
 from gpt_cli.serve.api_errors import ApiError, dumps
 from gpt_cli.serve.encoding import bytes_text, token_text
-from gpt_cli.serve.logprobs import OffsetLogprob, TokenLogprob
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.text_sequence import ChoiceDelta
+from gpt_cli.serve.token_logprobs import OffsetLogprob, TokenLogprob
 from gpt_cli.serve.tools import CallFormat, ToolCall
 
 _DONE = b"data: [DONE]\n\n"

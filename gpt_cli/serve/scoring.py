@@ -12,11 +12,11 @@ from gpt_cli.evaluation.scored_text import ScoredText
 from gpt_cli.evaluation.sliding_windows import SlidingWindow, default_stride, windows
 from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.encoding import token_text
-from gpt_cli.serve.logprobs import TokenLogprob, compute_logprob
 from gpt_cli.serve.model_registry import ServedModel
 from gpt_cli.serve.request_schemas import ScoreRequest
 from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.text_engine import TextEngine
+from gpt_cli.serve.token_logprobs import TokenLogprob, compute_logprob
 from gpt_cli.terminal.plural import plural
 
 

@@ -14,8 +14,8 @@ from gpt_cli.cpu.decode.numpy_sampler import filtered
 from gpt_cli.sampling.native_decoder import native_token_choice, unsupported_settings
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.sampling.text_stream import TextStream
-from gpt_cli.serve.logprobs import OffsetLogprob, TokenLogprob, TokenPlaces, compute_logprob
 from gpt_cli.serve.text_engine import Logits, NewTokens, SlotHandle, TextEngine
+from gpt_cli.serve.token_logprobs import OffsetLogprob, TokenLogprob, TokenPlaces, compute_logprob
 from gpt_cli.tokenizer import StreamDecoder
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChoiceDelta:
-    """The addition to sequence `index` of a request, the choice of this number in the answer."""
+    """The latest part of sequence `index` of a request, the choice of this number in the answer."""
 
     index: int
     text: str
@@ -72,7 +72,7 @@ class TextSequence:
     first_token_at: float | None = None
     _n_sent: int = 0
     _withheld: list[OffsetLogprob] = field(default_factory=list)
-    """Log-probabilities of tokens whose text has not been sent, which that of a stop string never is."""
+    """The log-probabilities of tokens whose text has not been sent, which that of a stop string never is."""
 
     def __post_init__(self) -> None:
         decoder = StreamDecoder(self.request.model.tokenizer, self.opening.tokens)
@@ -161,7 +161,7 @@ class TextSequence:
         self._withheld.append(OffsetLogprob(place, entry))
 
     def _delta(self, finish_reason: str | None) -> ChoiceDelta:
-        """The text not sent yet; of the log-probabilities those whose text has begun, and that of an end token."""
+        """All that can be sent now: the log-probability of a token once its text begins, and that of an end token."""
         text = "" if self.stream is None else self.stream.take_new()
         tokens = [] if self.stream is None else self.stream.tokens[self._n_sent :]
         self._n_sent += len(tokens)

@@ -49,7 +49,7 @@ def test_a_text_ends_at_the_first_stop_string_that_is_complete_after_the_minimum
     tokens: list[int], stops: list[str], least: int
 ) -> None:
     expected, n, stopped = reference(BPE, tokens, stops, least)
-    stream = TextStream(BPE, SamplingParams(stop=stops, min_new_tokens=least))
+    stream = TextStream(BPE, SamplingParams(stop=tuple(stops), min_new_tokens=least))
     taken = []
     for token in tokens:
         stream.push(token)
@@ -58,7 +58,7 @@ def test_a_text_ends_at_the_first_stop_string_that_is_complete_after_the_minimum
     taken.append(stream.take_new())
     assert ("".join(taken), stream.text(), len(stream.tokens)) == (expected, expected, n)
     assert stream.finish_reason == ("stop" if stopped else "length")
-    together = TextStream(BPE, SamplingParams(stop=stops, min_new_tokens=least))
+    together = TextStream(BPE, SamplingParams(stop=tuple(stops), min_new_tokens=least))
     together.extend(tokens)
     together.finish("length")
     assert (together.text(), together.tokens) == (stream.text(), stream.tokens)

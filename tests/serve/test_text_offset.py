@@ -13,8 +13,8 @@ pytest.importorskip("fastapi")
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.prompt import Opening
 from gpt_cli.serve.generation_request import GenerationRequest
-from gpt_cli.serve.logprobs import TokenPlaces
 from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence, join_deltas
+from gpt_cli.serve.token_logprobs import TokenPlaces
 from gpt_cli.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from tests.support.export_models import TOKENIZERS
 from tests.support.foreign_gguf import foreign_tokenizer
