@@ -48,6 +48,7 @@ class Constraint:
             self._possible[token // 32] &= ~np.uint32(1 << token % 32)
         if vocab_size % 32:
             self._possible[-1] &= np.uint32((1 << vocab_size % 32) - 1)
+        self._first = self.matcher()
 
     def matcher(self) -> "Matcher":
         """The state of a new text."""
@@ -59,7 +60,7 @@ class Constraint:
 
     def admits(self, new_bytes: bytes) -> bool:
         """True if the first token of a text may be one that adds `new_bytes` to the prompt."""
-        return self.matcher().admits(new_bytes)
+        return self._first.admits(new_bytes)
 
     def process(self, tokens: Sequence[int], logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """(V,) -> (V,): unchanged. With `admits`, the rules that heal.py follows."""

@@ -37,7 +37,13 @@ _APPLICATORS = {"allOf", "anyOf", "oneOf", "$ref", "enum", "const"}
 _ANNOTATIONS = {"title", "description", "default", "examples", "$defs", "definitions", "$comment", "$schema", "$id"}
 _NUMBERS = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _EXACT = 2**53  # up to here llguidance, which reads numbers as fp64, has every integer
-_DECODER = json.JSONDecoder()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def check_limits(name: str, source: str) -> None:
@@ -58,7 +64,7 @@ def check_limits(name: str, source: str) -> None:
 def read_json(name: str, source: str) -> Any:
     """The value of JSON text. Raises RequestError, which begins with `name`."""
     try:
-        return json.loads(source)
+        return json.loads(source, parse_constant=_refuse_constant)
     except RecursionError:
         raise RequestError(f"{name}: nested too deeply") from None
     except ValueError as error:
@@ -93,8 +99,8 @@ def _check_nodes(name: str, nodes: list[dict[str, Any]]) -> None:
         items += sum(max(0, node[key]) for key in ("minItems", "maxItems") if isinstance(node.get(key), int))
         patterns |= {*by_pattern, *(str(node[key]) for key in ("pattern", "format") if key in node)}
         multiple = node.get("multipleOf")
-        if isinstance(multiple, int | float) and multiple and not math.isinf(multiple):
-            multiples.append(abs(Decimal(repr(multiple))) if not isinstance(multiple, bool) else Decimal(1))
+        if isinstance(multiple, int | float) and not isinstance(multiple, bool) and multiple:
+            multiples.append(min(abs(Decimal(repr(multiple))), Decimal(10) ** 30))  # 1e999 is infinite
         _check_meaning(name, node)
         applied = _APPLICATORS & node.keys()
         beside = bool(applied and node.keys() - _APPLICATORS - _ANNOTATIONS - {"type"})

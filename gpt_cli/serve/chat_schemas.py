@@ -155,6 +155,8 @@ def _format_schema(field: str, kind: str, schema: dict[str, Any] | None) -> dict
     """The JSON schema of a text format, that of `field`; None: any text."""
     if kind == "json_schema" and schema is None:
         raise ApiError(400, f"{field}: json_schema has no schema", param=field, code="missing_parameter")
+    if kind != "json_schema" and schema is not None:
+        raise ApiError(400, f"{field}: {kind} has no schema; json_schema does", param=field, code="invalid_parameter")
     return None if kind == "text" else {"type": "object"} if kind == "json_object" else schema
 
 

@@ -89,8 +89,9 @@ async def make_generation_request(
     processed = any(penalties) or model.engine.needs_processors(sampling)
     rules: ProcessorFactory | Constraint | None = None
     if (processed or sampling.constraint) and sampling.max_new_tokens > 0:
+        executor = None if sampling.constraint is None else _COMPILER
         compiling = asyncio.get_running_loop().run_in_executor(
-            _COMPILER, _compile_rules, model.tokenizer, sampling, penalties if processed else None, tools
+            executor, _compile_rules, model.tokenizer, sampling, penalties if processed else None, tools
         )
         try:
             rules = await asyncio.wait_for(compiling, limits.seconds)

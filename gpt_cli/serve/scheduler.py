@@ -206,14 +206,14 @@ class Scheduler:
             n_token += sum(map(len, batch_tokens))
             for sequence, new_tokens in zip(batch, batch_tokens, strict=True):
                 sequence.append(new_tokens)
+                if new_tokens and sequence.first_token_at is None:
+                    sequence.first_token_at = time.monotonic()
+                    self._metrics.first_token(sequence.first_token_at - sequence.submitted_at)
         now = time.monotonic()
         steps_per_round.record(now - started, n_step, n_token + min(prompt_tokens, n_step * self.limits.prompt_step))
         self._metrics.tokens_generated(n_token)
         deliveries: dict[DeltaQueue, list[ChoiceDelta]] = {}
         for sequence in batch:
-            if sequence.first_token_at is None and sequence.has_new_tokens:
-                sequence.first_token_at = now
-                self._metrics.first_token(now - sequence.submitted_at)
             delta = sequence.take_delta()
             if delta is None or sequence.cancelled:
                 continue
@@ -233,13 +233,14 @@ class Scheduler:
             self._queue.remove(sequence)
         if reason != "cancelled":
             _deliver({sequence.sink: [sequence.abort(reason)]})
+        sequence.slot = None  # frees it
         self._metrics.sequence_finished(reason)
 
     def _run_guarded(self, sequences: Sequence[TextSequence], work: Callable[[], None]) -> None:
         """Run `work`. An exception in it ends these sequences, and not the thread."""
         try:
             work()
-        except Exception:
+        except BaseException:  # a panic of llguidance is no Exception
             traceback.print_exc(file=sys.stderr)
             for sequence in sequences:
                 if sequence in self._running:

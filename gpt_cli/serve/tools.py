@@ -106,7 +106,7 @@ class CallFormat:
             end = _object_end(text, head.end())
             calls.append(ToolCall(head[1], text[head.end() : end], end is not None))
             at = -1 if end is None or not self.opening else text.find(self.opening, end)
-        return content, calls
+        return (text if ended and not calls else content), calls
 
 
 def check_tools(choice: ToolChoice, tokenizer: Tokenizer) -> None:
