@@ -95,12 +95,12 @@ class SamplingParams:
     logit_bias: tuple[tuple[str | int, float], ...] = ()  # added to the logit of a token: its text, or its id
     choices: tuple[str, ...] = ()  # the text is one of these
     regex: str | None = None  # the whole text matches it
-    json_schema: str | None = None  # the text is JSON that this schema, as JSON text, allows
-    grammar: str | None = None  # the text is of the language of this grammar, in llguidance's variant of Lark
     beams: int | None = _option(None, _BEAMS, off=0)  # the width of beam search
     length_penalty: float = _option(1.0, _LENGTH_PENALTY)  # of beam search: above 0 favours long texts
     log_probs: bool = False  # record the log-probability of each token
     heal: bool = True  # take back the end of a plain text prompt: see heal.py
+    json_schema: str | None = None  # the text is JSON that this schema, as JSON text, allows
+    grammar: str | None = None  # the text is of the language of this grammar, in llguidance's variant of Lark
 
     def __post_init__(self) -> None:
         for name in _FIELDS:

@@ -141,7 +141,7 @@ def note_unmatched(sampling: "SamplingParams", finish_reasons: "Sequence[FinishR
         ("dead_end", "ended where no token of the vocabulary could follow"),
     ):
         if count := sum(one == reason for one in finish_reasons):
-            note(f"{plural(count, 'text')} {cause}: no match of {name}")
+            note(f"{plural(count, 'text')} {cause}: {name} may not be satisfied")
 
 
 def parse_bias(text: str) -> tuple[str | int, float]:
