@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -222,7 +222,21 @@ def json_rule(source: str) -> str:
         schema = {}
     if not isinstance(schema, dict):
         raise RequestError("json_schema: not a JSON object")
+    _add_format_patterns(schema)
     return "%json " + json.dumps(schema | {"x-guidance": {"whitespace_pattern": _JSON_SPACE}})
+
+
+def _add_format_patterns(schema: dict[str, Any]) -> None:
+    """Intersect formats of dates and times, of which llguidance allows too many, with a pattern of their own."""
+    stack: list[Any] = [schema]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("format"), str) and node["format"] in _FORMAT_PATTERNS:
+                node.setdefault("pattern", _FORMAT_PATTERNS[node["format"]])
+            stack += [value for key, value in node.items() if key not in ("enum", "const", "default", "examples")]
+        elif isinstance(node, list):
+            stack += node
 
 
 def _character_class(pieces: Sequence[bytes]) -> str | None:
@@ -264,6 +278,12 @@ def _mask_words(vocab_size: int) -> int:
     return -(-vocab_size // 32)
 
 
+_DATE = (
+    r"(\d{4}-(0[13-9]|1[0-2])-\d\d|\d{4}-02-([01]\d|2[0-8])"
+    r"|(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"  # of leap years
+)
+_TIME = r"\d\d:\d\d:[0-5].*"  # without leap seconds, which no parser of Python takes
+_FORMAT_PATTERNS = {"date": f"^{_DATE}$", "time": f"^{_TIME}$", "date-time": f"^{_DATE}[Tt]{_TIME}$"}
 _BYTES = [bytes([byte]) for byte in range(256)]
 _VOCABULARIES = WeakKeyDictionary[Tokenizer, _Vocabulary]()
 _LOCK = threading.Lock()
