@@ -190,6 +190,28 @@ def test_a_pipe_gets_the_answers_alone(chat: Chat) -> None:
     assert out.startswith(answer)
 
 
+def test_every_answer_satisfies_the_constraint_or_a_note_says_that_it_was_cut(chat: Chat) -> None:
+    Path("schema.json").write_text('{"type": "integer", "minimum": 10, "maximum": 99}')
+    Path("grammar.lark").write_text('start: "(" /[a-z]/ ")"')
+    for options, pattern in (
+        (("--choices", "yes,no"), "yes|no"),
+        (("--regex", "[a-c]{3}-[0-9]"), "[a-c]{3}-[0-9]"),
+        (("--json-schema", "schema.json"), "[1-9][0-9]"),
+        (("--grammar", "grammar.lark"), r"\([a-z]\)"),
+    ):
+        code, out, err = chat("ab\ncd\n", *options)
+        assert (code, "cut" in err) == (0, False), err
+        answers = out.splitlines()
+        assert len(answers) == 2
+        assert all(re.fullmatch(pattern, answer) for answer in answers), answers
+    code, _, err = chat("ab\n", "--regex", "[a-z]{40}")
+    assert code == 0
+    assert "1 text cut after 12 tokens (max_new_tokens): --regex may not be satisfied" in err
+    code, out, err = chat("ab\n", "--regex", "(")
+    assert (code, out) == (2, "")
+    assert "regex: unclosed group" in err
+
+
 def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     code, _, err = chat(
         "/temp 0\nab\n/save 1.jsonl\n/reset\n/seed 9\nab\n/save 2.jsonl\n"
