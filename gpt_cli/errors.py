@@ -1,30 +1,27 @@
 """Errors meant for the user, the exit codes, and the type of the callback for messages."""
 
 import importlib
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 from gpt_cli.terminal.escape import escape_control_chars
 
 Notify = Callable[[str], None]
 """Called with a message for the user when nothing failed; `cli.output.note` prints it."""
 
-
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
-"""The words of an allocator that has no memory left."""
+"""Words in the error of an allocator that has no memory left."""
 
-
-def first_line(error: Exception) -> str:
-    """The first line of what `error` says, or its type where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str | None:
-    """A hint with the one of the `known` words, after `prefix`, that is most like `word`; None if none is like it."""
-    close = get_close_matches("cuda" if word.lower() == "gpu" else word, known, 1)
-    return f"did you mean {prefix}{close[0]}?" if close else None
+ErrorKind = Literal[
+    "set",  # a value that would do for the key: `choices`
+    "another run",  # the run directory is taken
+    "package",  # `choices`: what pip installs
+    "no config", "no run", "no checkpoint", "damaged run",  # what is missing at `path`
+    "run", "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier",  # what it is
+    "unknown characters",
+]  # fmt: skip
+"""Class of an error that has one way out, which `cli.hints` writes."""
 
 
 class ExitCode(IntEnum):
@@ -41,16 +38,37 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """The work failed for a reason the user can act on: printed as one `error:` line, without a traceback.
 
-    `where` is a place (`file:line:column`), printed as `--> where`; `hint` is the way out, printed as `hint: ...`.
+    An error is data, and the command line renders it:
+
+    - `where`: a place, `file:line:column`, printed as `--> where`;
+    - `keys`: the config keys that `message` names, shown as options where the command has these;
+    - `path`: the file or directory that it is about;
+    - `choices`: what may have been meant, the likeliest first: keys, values or paths;
+    - `kind`: its class, which decides on the way out;
+    - `hint`: the way out in words, in rooms that still write it themselves.
     """
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        keys: Iterable[str] = (),
+        path: object = None,
+        choices: Sequence[str] = (),
+        kind: ErrorKind | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.where = where
         self.hint = hint
+        self.keys = tuple(keys)
+        self.path = None if path is None else str(path)
+        self.choices = tuple(choices)
+        self.kind = kind
         self._added_notes: list[str] = []
 
     @property
@@ -61,13 +79,18 @@ class UserError(Exception):
     def add_note(self, note: str, /) -> None:
         self._added_notes.append(note)
 
+    @property
+    def suggestion(self) -> str | None:
+        """The hint, or else what may have been meant, as a sentence."""
+        return self.hint or (f"did you mean {join_or(self.choices)}?" if self.choices else None)
+
     def render(self) -> str:
         """The error as it is printed: at most one line each for the error, the place and the hint."""
         lines = ["error: " + escape_control_chars(self.message, keep="\n")]
         if self.where is not None:
             lines.append(f"  --> {escape_control_chars(self.where)}")
-        if self.hint is not None:
-            lines.append(f"hint: {escape_control_chars(self.hint)}")
+        if self.suggestion is not None:
+            lines.append(f"hint: {escape_control_chars(self.suggestion)}")
         return "\n".join(lines)
 
 
@@ -81,12 +104,24 @@ class RequestError(UserError):
     exit_code = ExitCode.USAGE
 
 
-def require_package(name: str, beginning: str, hint: str, error: type[UserError] = UserError) -> Any:
-    """The module `name` of an optional package.
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or its type if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def join_or(words: Sequence[str]) -> str:
+    """`a, b or c`."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def require_package(name: str, beginning: str, install: str, error: type[UserError] = UserError) -> Any:
+    """Import the module `name` of an optional package, which `pip install {install}` brings.
 
     Raises `error` if it is not installed, whose message starts with `beginning`: "chrF and BLEU need".
     """
     try:
         return importlib.import_module(name)
     except ImportError as missing:
-        raise error(f"{beginning} the package {name.partition('.')[0]}", hint=hint) from missing
+        message = f"{beginning} the package {name.partition('.')[0]}"
+        raise error(message, kind="package", choices=[install]) from missing

@@ -54,7 +54,9 @@ class SplitText:
             split = "training" if train < 2 else "validation"
             raise UserError(
                 f"the {split} split has fewer than 2 characters",
-                hint="give more text, or a larger --val-fraction 0.5 (data.val_fraction=0.5)",
+                kind="set",
+                keys=["data.val_fraction"],
+                choices=["0.5"],
             )
 
     def _read(self, *splits: Split) -> Iterator[Chunk]:

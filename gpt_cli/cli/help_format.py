@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from gpt_cli.cli.usage import unknown_command
 from gpt_cli.errors import RequestError
 
 _OTHERS = "Options"
@@ -39,7 +40,7 @@ def check_values(command: Any, ctx: Any, arguments: list[str]) -> None:
             name = max(option.opts, key=len)
             if is_argument:
                 name = option.metavar if option.metavar.isalpha() else "an argument"
-            raise RequestError(f"{name} is empty, which names nothing")
+            raise RequestError(f"{name} must not be empty")
 
 
 class PanelGroup(TyperGroup):
@@ -48,6 +49,11 @@ class PanelGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         check_values(self, ctx, args)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not ctx.resilient_parsing and not args[0].startswith("-"):
+            raise unknown_command(ctx.command_path, args[0], list(self.commands))
+        return super().resolve_command(ctx, args)
 
 
 class PanelCommand(TyperCommand):

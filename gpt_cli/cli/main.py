@@ -19,9 +19,10 @@ import typer
 
 from gpt_cli import __version__
 from gpt_cli.cli.help_format import App
+from gpt_cli.cli.hints import add_hint
 from gpt_cli.cli.interruptible import SigTerm
 from gpt_cli.cli.output import discard, note
-from gpt_cli.cli.usage import hint_for, message_for, usage_error
+from gpt_cli.cli.usage import options_of, usage_error
 from gpt_cli.cli.verbs import config, data, runs
 from gpt_cli.cli.verbs.attention import attention
 from gpt_cli.cli.verbs.bench import bench
@@ -144,13 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     except UserError as error:
         argv = sys.argv[1:] if arguments is None else arguments
-        if (error.hint is None or "UTF-8" in error.hint or "gpt runs" in error.hint) and _misread(argv):
+        add_hint(error, options_of(argv, typer.main.get_command(app)))
+        if _misread(argv):
             error.hint = IN_UTF_8
-        command = typer.main.get_command(app)
-        if error.hint is not None:
-            error.hint = hint_for(error.hint, argv, command)
-        if error.where is None:  # else it is about a config
-            error.message = message_for(error.message, argv, command)
         return _report(error)
     except Exception as error:
         if (interrupted := _wrapped_signal(error)) is not None:

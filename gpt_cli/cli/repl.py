@@ -10,10 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gpt_cli.cli.hints import add_hint
 from gpt_cli.cli.options.sampling_options import note_unmatched
 from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
-from gpt_cli.cli.usage import with_unknown_option
 from gpt_cli.config.removed import removed_use
 from gpt_cli.errors import ExitCode, RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash
@@ -85,7 +85,7 @@ class Repl:
                 self._follow(line)
             except UserError as error:
                 failed = True
-                error.hint = error.hint and with_unknown_option(error.hint)
+                add_hint(error, ["--unknown"])
                 note(error.render())
             except KeyboardInterrupt:
                 if not self._typed:

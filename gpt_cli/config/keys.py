@@ -195,6 +195,12 @@ def key_for(name: str) -> str | None:
     return next((key for key in [spelled, *_closest_keys("", spelled)] if key in fields()), None)
 
 
+def suggest_keys(path: KeyPath) -> list[str]:
+    """The keys and sections that may be meant by the unknown key `path`."""
+    *around, name = (str(part).lower().replace("-", "_") for part in path)
+    return _closest_keys(".".join(around), name)
+
+
 def _closest_keys(section: str, name: str) -> list[str]:
     keys: dict[str, list[str]] = {}
     for key in [*sections(), *fields()]:

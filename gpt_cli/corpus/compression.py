@@ -119,5 +119,5 @@ def _new_decoder(path: Path) -> Callable[[], _Decoder]:
             return partial(zlib.decompressobj, 16 + zlib.MAX_WBITS)  # 16: with gzip's header and sum
         case ".xz":
             return partial(lzma.LZMADecompressor, memlimit=_MAX_MEMORY)
-    zstandard = require_package("zstandard", f"reading {path} needs", "pip install zstandard")
+    zstandard = require_package("zstandard", f"reading {path} needs", "gpt-cli[data]")
     return cast(Callable[[], _Decoder], zstandard.ZstdDecompressor(max_window_size=_MAX_MEMORY).decompressobj)

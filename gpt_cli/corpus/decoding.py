@@ -79,7 +79,9 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             bits = 32 if piece.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) else 16
             raise EncodingError(
                 f"{name} is UTF-{bits}, not UTF-8",
-                hint=f"read it with --encoding utf-{bits} (data.encoding=utf-{bits})",
+                kind="set",
+                keys=["data.encoding"],
+                choices=[f"utf-{bits}"],
             )
         if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
             raise BinaryError(f"{name} is binary, not text: there is a zero byte at offset {offset + zero:,}")
@@ -93,8 +95,9 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
             raise EncodingError(
                 f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {position:,}",
                 where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
-                hint="name the encoding it has: --encoding latin-1 (data.encoding=latin-1), for instance;"
-                f" if other texts beside it are {encoding.upper()}, write it anew as {encoding.upper()}",
+                kind="set",
+                keys=["data.encoding"],
+                choices=["latin-1"],
             ) from error
         except UnicodeError as error:  # UTF-16 or UTF-32 without a byte order mark
             raise UserError(

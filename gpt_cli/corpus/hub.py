@@ -25,7 +25,7 @@ def download_dataset(name: str, note: Notify) -> list[Path]:
         raise RequestError(
             f"'hf:{name}' names no data set", hint="write hf:OWNER/NAME, as in hf:roneneldan/TinyStories"
         )
-    hub = require_package("huggingface_hub", f"hf:{name} needs", "pip install huggingface_hub")
+    hub = require_package("huggingface_hub", f"hf:{name} needs", "huggingface_hub")
     repository = {"repo_id": f"{owner}/{dataset}", "repo_type": "dataset", "revision": revision or None}
     try:
         info = hub.HfApi().repo_info(**repository, files_metadata=True)

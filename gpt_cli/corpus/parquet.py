@@ -15,7 +15,7 @@ from gpt_cli.corpus.records import LONGEST_RECORD, Record, twice_error
 from gpt_cli.errors import UserError, first_line, require_package
 from gpt_cli.files.safe_io import CHUNK, format_size, translate_os_errors
 
-_INSTALL = "pip install 'gpt-cli[data]', or: pip install pyarrow"
+_INSTALL = "gpt-cli[data]"
 _MAX_BATCH_ROWS = 256  # decoded at once
 _MAX_BATCH_BYTES = 32 << 20  # bytes of text of a batch whose rows may lie in many pages
 _MAX_PAGE = 96 << 20  # bytes; DuckDB writes pages of up to 100 million

@@ -38,15 +38,17 @@ class MissingKeyError(UserError):
 
     def __init__(self, key: str, option: str, record: Record, kind: str = "text") -> None:
         """`option` is the key of a config that names `key`; `kind` is what is read under it."""
-        self.key, self.option, self.keys = key, option, list(record.values)
+        self.key, self.option, names = key, option, list(map(str, record.values))
         found = record.values.get(key)
         instead = "" if found is None else f": it is {_name_of_type(found)}"
-        listed = ", ".join(map(str, self.keys))[:_LISTED]
-        by_option = "--text-key KEY (data.text_key)" if option == "data.text_key" else option
+        listed = f"; keys: {', '.join(names)[:_LISTED]}" if names else ""
+        texts = [name for name, value in record.values.items() if isinstance(value, str)]
         super().__init__(
-            f"there is no {kind} under the key '{key}'{instead}",
+            f"no {kind} under the key '{key}'{instead}{listed}",
             where=record.where,
-            hint=f"its keys are {listed}: {by_option} names the one to read" if self.keys else None,
+            kind="set" if names else None,
+            keys=[option],
+            choices=texts or ["KEY"],
         )
 
 

@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpt_cli.config.synonyms import suggest
 from gpt_cli.corpus.archives import labelled_json_lines, read_member, read_pairs
 from gpt_cli.corpus.download import DownloadProgress, download
-from gpt_cli.errors import RequestError, did_you_mean
+from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
     ExistsError,
@@ -160,8 +161,8 @@ def find_corpus(name: str) -> DatasetInfo:
     for corpus in CORPORA:
         if corpus.name == name:
             return corpus
-    hint = did_you_mean(name, [corpus.name for corpus in CORPORA]) or "gpt data list names them"
-    raise RequestError(f"there is no known corpus '{name}'", hint=hint)
+    names = [corpus.name for corpus in CORPORA]
+    raise RequestError(f"there is no known corpus '{name}'", choices=suggest(name, names) or names)
 
 
 def corpora_dir() -> Path:

@@ -122,7 +122,9 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
         fractions += [f"data.test_fraction={test_fraction:g}"] * (n_test > 0)
         raise UserError(
             f"{' and '.join(fractions)} of {len(ordered):,} different {units} leave none to train on",
-            hint=f"hold out less: --{larger}-fraction 0.1 (data.{larger}_fraction=0.1)",
+            kind="set",
+            keys=[f"data.{larger}_fraction"],
+            choices=["0.1"],
         )
     if n_test + n_val >= len(ordered):
         of_text = units != "prompts"
@@ -130,7 +132,9 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
         number = one if len(ordered) == 1 else f"{len(ordered):,} different {units} are"
         raise UserError(
             f"{number} too few to split" + (f" by data.split={units}" if of_text else ""),
-            hint="give more" + (", or split by --split characters (data.split=characters)" if of_text else ""),
+            kind="set" if of_text else None,
+            keys=["data.split"] if of_text else [],
+            choices=["characters"] if of_text else [],
         )
     first_val, first_train = ordered[n_test], ordered[n_test + n_val]
     return bytes(0 if key >= first_train else 1 if key >= first_val else 2 for key in hashes)

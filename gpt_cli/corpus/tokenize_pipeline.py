@@ -240,7 +240,9 @@ class TokenizePipeline:
             if split not in counters or counters[split].characters < 2:
                 raise UserError(
                     f"the {split} split has fewer than 2 characters",
-                    hint="give more text, or split by --split characters (data.split=characters)",
+                    kind="set",
+                    keys=["data.split"],
+                    choices=["characters"],
                 )
         stats = {split: counters[split].stats() for split in SPLITS if split in counters}
         return Tokenized(tokenizer, stats, self.stats.fingerprint, counts)

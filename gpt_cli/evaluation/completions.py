@@ -27,8 +27,7 @@ class CompletionScores:
 
 def require_sacrebleu() -> Any:
     """The package sacrebleu. Raises UserError if it is not installed."""
-    hint = "pip install 'gpt-cli[metrics]', or leave them out: --no-completions"
-    return require_package("sacrebleu", "chrF and BLEU need", hint)
+    return require_package("sacrebleu", "chrF and BLEU need", "gpt-cli[metrics]")
 
 
 def score_completions(written: Sequence[str], references: Sequence[str]) -> CompletionScores:

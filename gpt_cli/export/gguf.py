@@ -84,7 +84,7 @@ LAYOUTS = (
 
 def gguf_package() -> Any:
     """The package gguf. Raises RequestError if it is not installed."""
-    return require_package("gguf", "a GGUF file needs", "pip install 'gpt-cli[gguf]'", RequestError)
+    return require_package("gguf", "a GGUF file needs", "gpt-cli[gguf]", RequestError)
 
 
 def export_gguf(run: LoadedRun, file: Path, dtype: GGUFType = "f32") -> Layout:

@@ -161,7 +161,9 @@ def choose_device(name: str) -> torch.device:
     if not available[name]():
         raise RequestError(
             f"runtime.device is {name}, but this machine has no {name} device that torch can use",
-            hint="auto lets it be chosen: --device auto (runtime.device=auto)",
+            kind="set",
+            keys=["runtime.device"],
+            choices=["auto"],
         )
     if name == "cuda":  # read at the first product of the process, which may be of a text before a run
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -12,7 +12,8 @@ from typing import Any, Self, TypedDict
 from gpt_cli.config import SampleConfig
 from gpt_cli.config.removed import SAMPLING, accept_removed, without_removed
 from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
-from gpt_cli.errors import RequestError, did_you_mean
+from gpt_cli.config.synonyms import suggest
+from gpt_cli.errors import RequestError
 from gpt_cli.literals import INT32_MAX
 from gpt_cli.tokenizer.base import encode_text
 
@@ -172,8 +173,7 @@ class SamplingParams:
         """
         options = without_removed(options, SAMPLING)  # type: ignore[assignment]
         if unknown := next((name for name in options if name not in _FIELDS), None):
-            hint = did_you_mean(unknown, _FIELDS) or f"the options are: {', '.join(_FIELDS)}"
-            raise RequestError(f"there is no option {unknown}", hint=hint)
+            raise RequestError(f"there is no option {unknown}", choices=suggest(unknown, _FIELDS) or list(_FIELDS))
         values = {name: off_as_none(name, value) for name, value in options.items()}
         if isinstance(values.get("json_schema"), Mapping):
             values["json_schema"] = json.dumps(values["json_schema"])

@@ -150,7 +150,7 @@ class UnknownCharacters(RequestError):  # noqa: N818 (named for what it carries)
         super().__init__(
             f"the text has {_count(len(self.characters))} that the vocabulary lacks: {listed}"
             + (f", and {unlisted} more" if unlisted > 0 else ""),
-            hint="leave them out, or take a model whose training text has them",
+            kind="unknown characters",
         )
 
 

@@ -59,7 +59,9 @@ def read_tiktoken(data: bytes, pattern: Pattern | None) -> Vocabulary:
         if pattern is None:
             raise RequestError(
                 "a rank file does not say how it splits text, and this is none of those that OpenAI publishes",
-                hint="say it: --pattern gpt4 (tokenizer.pattern=gpt4), for instance; gpt2 and o200k are others",
+                kind="set",
+                keys=["tokenizer.pattern"],
+                choices=["gpt4", "gpt2", "o200k"],
             )
         published = _Published(pattern, {END_OF_TEXT: len(ranks)})
     tokens = {rank: token for token, rank in ranks.items()}

@@ -66,26 +66,27 @@ def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
         raise RequestError(
             f"tokenizer.kind is {config.kind}, but tokenizer.file holds a {tokenizer.kind} tokenizer",
             where=str(path),
-            hint=f"--kind {tokenizer.kind} (tokenizer.kind={tokenizer.kind})",
+            kind="set",
+            keys=["tokenizer.kind", "tokenizer.file"],
+            choices=[tokenizer.kind],
         )
     if config.vocab_size not in (None, tokenizer.vocab_size):
         raise RequestError(
             f"tokenizer.vocab_size is {config.vocab_size}, but tokenizer.file has {tokenizer.vocab_size} ids",
             where=str(path),
-            hint="leave out --vocab-size (tokenizer.vocab_size): a file has the size it has",
+            keys=["tokenizer.vocab_size", "tokenizer.file"],
         )
     if isinstance(tokenizer, BPETokenizer) and config.pattern not in (None, tokenizer.vocabulary.pattern):
         raise RequestError(
             f"tokenizer.pattern is {config.pattern}, but tokenizer.file has the pattern {tokenizer.vocabulary.pattern}",
             where=str(path),
-            hint="leave out --pattern (tokenizer.pattern): a file has its own",
+            keys=["tokenizer.pattern", "tokenizer.file"],
         )
     if config.unknown == "token" and tokenizer.unk_id is None:
         raise RequestError(
             "tokenizer.unknown is token, but tokenizer.file has no <unk>",
             where=str(path),
-            hint="leave out --unknown (tokenizer.unknown), or --tokenizer (tokenizer.file) to learn a vocabulary"
-            " with <unk>",
+            keys=["tokenizer.unknown", "tokenizer.file"],
         )
     return tokenizer
 
@@ -127,11 +128,14 @@ def _train_bpe(texts: Iterable[str], vocab_size: int, pattern: Pattern, at_most:
     _wait_for(lambda: tokenizer.train_from_iterator(words, trainer))
     n_learned = tokenizer.get_vocab_size()
     if n_learned + 1 < vocab_size and not at_most:
-        hint = f"--vocab-size {n_learned + 1} (tokenizer.vocab_size={n_learned + 1}) is the most"
-        if pattern in CUTS_MARKS and has_many_marks("".join(start)):
-            hint = f"--pattern o200k (tokenizer.pattern=o200k): {pattern} cuts its words at combining marks"
+        key, value = "tokenizer.vocab_size", str(n_learned + 1)
+        if pattern in CUTS_MARKS and has_many_marks("".join(start)):  # it cuts words at combining marks
+            key, value = "tokenizer.pattern", "o200k"
         raise RequestError(
-            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids", hint=hint
+            f"tokenizer.vocab_size {vocab_size:,} is out of reach: the text supports {n_learned + 1:,} ids",
+            kind="set",
+            keys=dict.fromkeys([key, "tokenizer.vocab_size"]),
+            choices=[value],
         )
     file = json.loads(tokenizer.to_str())
     return BPETokenizer(read_vocabulary({**file, "added_tokens": [{"id": n_learned, "content": END_OF_TEXT}]}))

@@ -1,0 +1,46 @@
+"""The way out of an error: one for each class, in the words of the command that was called."""
+
+from collections.abc import Collection, Mapping
+from shlex import quote
+
+from gpt_cli.errors import ErrorKind, UserError
+
+WAYS_OUT: Mapping[ErrorKind, str] = {
+    "set": "{assignment}",
+    "another run": "run_dir=runs/NAME starts a new run",
+    "package": "pip install {choice}",
+    "no config": "gpt config init -o {path}",
+    "no run": "gpt train TEXT, or gpt runs lists the runs there are",
+    "no checkpoint": "gpt train {path}",
+    "damaged run": "gpt doctor {path}",
+    "run": "gpt train {path} resumes it",
+    "checkpoint": "gpt train TEXT train.init_from={path}",
+    "token store": "gpt train data.source={path}",
+    "foreign model": "gpt import hf {path} RUN",
+    "runs folder": "gpt runs --dir {path}",
+    "config": "gpt train --config {path}",
+    "text": "gpt train {path}",
+    "classifier": "gpt classify --run {path} TEXT",
+    "unknown characters": "--unknown skip leaves them out",
+}
+"""The hint for each class of error."""
+_OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
+"""Options that are not named after their key."""
+
+
+def add_hint(error: UserError, options: Collection[str]) -> None:
+    """Give `error` the hint of its class; write the keys in it as `options` of the command where it has them."""
+    names = {key: option_for(key) if option_for(key) in options else key for key in error.keys}
+    for key, name in names.items():
+        error.message = error.message.replace(key, name)
+    if error.hint is None and error.kind is not None:
+        choice = quote(error.choices[0]) if error.choices else "VALUE"
+        name = next(iter(names.values()), "KEY")
+        assignment = f"{name} {choice}" if name.startswith("--") else f"{name}={choice}"
+        hint = WAYS_OUT[error.kind].format(path=quote(error.path or "PATH"), choice=choice, assignment=assignment)
+        error.hint = hint if not hint.startswith("--") or hint.partition(" ")[0] in options else None
+
+
+def option_for(key: str) -> str:
+    """The option that a command may have for a config key."""
+    return _OPTIONS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}"
