@@ -20,11 +20,12 @@ import typer
 from gpt_cli.cli.help_format import help_sections
 from gpt_cli.cli.main import app
 from gpt_cli.config.dump import to_yaml_scalar
-from gpt_cli.config.explain import may_change
-from gpt_cli.config.keys import accepted_types, description, fields, get_key, join_or, list_type, schema_of, sections
+from gpt_cli.config.keys import accepted_types, description, fields, get_key, list_type, schema_of, sections
 from gpt_cli.config.schema import Config
+from gpt_cli.errors import join_or
 from gpt_cli.files import make_directory, replace_file
 from gpt_cli.literals import INT32_MAX
+from gpt_cli.run.resume import may_change
 
 _NOTE = "<!-- Written by `make reference`. Change the schema or the command, not this page. -->"
 _TYPES = {"integer": "whole number", "number": "number", "string": "text"}

@@ -27,4 +27,4 @@ SplitBy = Literal["characters", "documents", "files"]
 """Unit that is never divided between training, validation and test."""
 
 Recipe = Literal["classic", "modern", "speed"]
-"""A named set of values for model, optim and schedule: see `gpt_cli.config.presets`."""
+"""A named set of values for model, optim and schedule: see `gpt_cli.config.recipes`."""

@@ -22,7 +22,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.hints import add_hint
 from gpt_cli.cli.interruptible import SigTerm
 from gpt_cli.cli.output import discard, note
-from gpt_cli.cli.usage import options_of, usage_error
+from gpt_cli.cli.usage import options_of, usage_error, without_removed_options
 from gpt_cli.cli.verbs import config, data, runs
 from gpt_cli.cli.verbs.attention import attention
 from gpt_cli.cli.verbs.bench import bench
@@ -181,8 +181,6 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as request:
         return request.exit_code
     except typer.TyperException as error:
-        from gpt_cli.config.removed import without_removed_options
-
         if (kept := without_removed_options(arguments)) != arguments:
             return _run(kept)
         raise usage_error(error, arguments) from error

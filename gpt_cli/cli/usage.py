@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
-from gpt_cli.config.synonyms import COMMANDS, KEYS, suggest
+from gpt_cli.config.removed import REMOVED, is_removed
+from gpt_cli.config.synonyms import COMMANDS, KEYS, VALUES, suggest
+from gpt_cli.config.yaml_reader import resolve_scalar
 from gpt_cli.errors import RequestError
 
 _NO_VALUE = "VALUE"  # for the one that the command line lacks
@@ -14,21 +16,29 @@ _NO_VALUE = "VALUE"  # for the one that the command line lacks
 
 def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> RequestError:
     """The error for a command line that Typer refuses, with what may have been meant."""
-    context = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
-    path = "gpt" if context is None else context.command_path
+    context: Any = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
+    parameter = getattr(error, "param", None)
+    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    choices: list[str] = []
     if context is not None and hasattr(error, "possibilities"):  # an unknown option
         option: str = error.option_name  # type: ignore[attr-defined]
+        message = f"no such option: {option}"
         choices = _options_like(context.command, option.lstrip("-"), arguments)
-        return RequestError(f"no such option: {option}", choices=choices, hint=None if choices else f"{path} --help")
-    message = error.format_message().rstrip(".")
-    return RequestError(message[:1].lower() + message[1:], hint=f"{path} --help")
+    elif parameter is not None and parameter.param_type_name == "option":
+        option = max(parameter.opts, key=len)
+        words = [word for word in get_args(parameter.type_descriptor.annotation) if isinstance(word, str)]
+        choices = [f"{option} {word}" for word in suggest(_value_of(option.lstrip("-"), arguments), words, VALUES)]
+    hint = None if choices else f"{'gpt' if context is None else context.command_path} --help"
+    return RequestError(message[:1].lower() + message[1:], choices=choices, hint=hint)
 
 
 def unknown_command(path: str, name: str, known: Sequence[str]) -> RequestError:
     """The error for a `name` that is no command of `path`, such as `gpt runs`."""
-    meant = COMMANDS.get(name.lower().replace("-", "_"), [])
+    if (removed := REMOVED.get(f"{path} {name}")) is not None:
+        return RequestError(removed.sentence(f"{path} {name}"))
+    meant = sorted(COMMANDS.get(name.lower().replace("-", "_"), []), key=lambda command: not command.startswith(path))
     close = [f"{path} {command}" for command in suggest(name, known)]
-    hint = meant[0] if meant and name.lower() not in known else None if close else f"{path} --help"
+    hint = None if close else meant[0] if meant else f"{path} --help"
     return RequestError(f"no such command '{name}'", choices=close, hint=hint)
 
 
@@ -67,3 +77,27 @@ def options_of(arguments: Sequence[str], command: Any) -> set[str]:
     while names and (inner := getattr(command, "commands", {}).get(names[0])) is not None:
         command, names = inner, names[1:]
     return {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
+
+
+def without_removed_options(arguments: Sequence[str]) -> list[str]:
+    """The command line without removed options. Raises RequestError for one in use."""
+    verb = " ".join(["gpt", *[word for word in arguments if not word.startswith("-")][:1]])
+    kept: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*kept, word, *rest]
+        option, equals, value = word.partition("=")
+        if not equals and rest:
+            value = rest[0]
+        if is_removed(name := f"{verb} {option} {value}"):
+            raise RequestError(REMOVED[name].sentence(name))
+        if not is_removed(name := f"{verb} {option}"):
+            kept.append(word)
+            continue
+        is_given = equals or rest
+        if not (is_given and (REMOVED[name].is_off(value) or REMOVED[name].is_off(resolve_scalar(value)))):
+            raise RequestError(REMOVED[name].sentence(name))
+        rest = rest if equals else rest[1:]
+    return kept

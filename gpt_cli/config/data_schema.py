@@ -1,13 +1,50 @@
-"""The section `data` of the schema."""
+"""The sections `task`, `data` and `sample` of the schema: what is learned, from which text, and what is written."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from gpt_cli.config.section import ConfigSection, Count, Name, Probability, Steps, given_values
+from gpt_cli.config.section import (
+    AsCount,
+    Conditions,
+    ConfigSection,
+    Count,
+    Every,
+    Name,
+    Positive,
+    Probability,
+    Steps,
+    given_values,
+)
 from gpt_cli.literals import DataFormat, DocumentUnit, SplitBy
-from gpt_cli.terminal.plural import plural
+
+# Bounds beyond which fp32 logits would overflow, or a search the memory.
+MAX_TEMPERATURE = 1e6
+MAX_PENALTY = 1e6
+MAX_LENGTH_PENALTY = 10.0
+MAX_BEAMS = 1024
+
+
+class TaskConfig(ConfigSection):
+    """Prediction of the model: the next token, or a class of the whole text."""
+
+    kind: Literal["language", "classes"] = "language"
+    """language: the next token. classes: the label of a text, by a linear head over its tokens; texts and labels are
+    read as `data.text_key` and `data.label_key` say."""
+    labels: Annotated[list[Name], Field(min_length=2)] | None = None
+    """Names of the classes in their order. null: those in the data, sorted; the run keeps them."""
+    pooling: Literal["last", "mean"] = "last"
+    """Input of the head: the features of the last token, or their mean over all tokens."""
+    class_weights: Literal["balanced"] | Annotated[list[Positive], Field(min_length=2)] | None = None
+    """Factor of each class in the loss of training. balanced: examples over classes times examples of the class; the
+    run keeps the numbers. null: none."""
+    trains: Literal["all", "head"] = "all"
+    """head: only the head is trained, on the features of train.init_from as they are."""
+
+    @property
+    def predicted(self) -> Literal["token", "text"]:
+        """That of which there is one loss each."""
+        return "text" if self.kind == "classes" else "token"
 
 
 class DataConfig(ConfigSection):
@@ -93,33 +130,73 @@ class DataConfig(ConfigSection):
     @classmethod
     def _divide_by_examples(cls, values: Any) -> Any:
         """Pairs, chats, lines and paragraphs are never cut in two."""
-        if not isinstance(values, Mapping) or values.get("format") not in ("pairs", "chat", "labelled"):
-            if isinstance(values, Mapping) and values.get("documents") in ("lines", "paragraphs"):  # of a text
-                by_default = values.get("split", "characters") == "characters"
-                return {**values, "split": "documents"} if by_default else values
-            # Runs made when this was the default have it written down, also those of text.
-            return {**values, "too_long": None} if given_values(values).get("too_long") == "drop" else values
-        if values.get("too_long") is None:
-            values = {**values, "too_long": "cut" if values["format"] == "labelled" else "drop"}
-        return {**values, "split": "documents"} if values.get("split", "characters") == "characters" else values
+        given = given_values(values)
+        is_text = given.get("format") not in ("pairs", "chat", "labelled")
+        changes: dict[str, Any] = {}
+        if given.get("split", "characters") == "characters" and (
+            not is_text or given.get("documents") in ("lines", "paragraphs")
+        ):
+            changes["split"] = "documents"
+        if is_text and given.get("too_long") == "drop" and given.get("documents") not in ("lines", "paragraphs"):
+            changes["too_long"] = None  # runs made when this was the default have it written down, also those of text
+        if not is_text and given.get("too_long") is None:
+            changes["too_long"] = "cut" if given["format"] == "labelled" else "drop"
+        return {**given, **changes} if changes else values
 
-    @model_validator(mode="after")
-    def _check_values(self) -> Self:
-        if self.format != "text" and self.split != "documents":
-            raise ValueError(f"data.split {self.split} is for texts: data.format {self.format} is split by documents")
-        keys = {"pairs": "data.prompt_key and data.completion_key", "chat": "data.messages_key"}
-        if self.format in keys and self.text_key != "text":
-            raise ValueError(f"data.text_key is for texts: data.format {self.format} is read by {keys[self.format]}")
-        if self.format == "pairs" and self.completion_key in self.prompt_keys:
-            raise ValueError(f"data.prompt_key and data.completion_key are both {self.completion_key!r}")
-        if self.format == "labelled" and self.text_key == self.label_key:
-            raise ValueError(f"data.text_key and data.label_key are both {self.text_key!r}")
-        if self.val_source is None and self.val_fraction + self.test_fraction >= 1:
-            raise ValueError(
-                f"data.val_fraction ({self.val_fraction}) and data.test_fraction ({self.test_fraction})"
-                " must leave a part to train on"
-            )
-        if self.weights is not None and len(self.weights) != len(self.sources):
-            numbers = plural(len(self.weights), "number")
-            raise ValueError(f"data.weights has {numbers} for {plural(len(self.sources), 'source')} in data.source")
-        return self
+    conditions: ClassVar[Conditions] = (
+        (lambda d: d.format == "text" or d.split == "documents", "{split} is for texts, not for {format}"),
+        (
+            lambda d: d.format != "pairs" or d.completion_key not in d.prompt_keys,
+            "{prompt_key} and {completion_key} must be two keys",
+        ),
+        (lambda d: d.format != "labelled" or d.text_key != d.label_key, "{text_key} and {label_key} must be two keys"),
+        (
+            lambda d: d.val_source is not None or d.val_fraction + d.test_fraction < 1,
+            "{val_fraction} and {test_fraction} must leave a part to train on",
+        ),
+        (
+            lambda d: d.weights is None or len(d.weights) == len(d.sources),
+            "{weights} must have a number for each of {source}",
+        ),
+    )
+
+
+class SampleConfig(ConfigSection):
+    """Samples during training, and the default sampling settings afterwards."""
+
+    every: Every = 250
+    """Steps between samples; the last step always samples. null: never."""
+    prompt: str = ""
+    """Text that the samples continue. Empty: the start of a text."""
+    max_new_tokens: Count = 200
+    """Tokens written."""
+    temperature: Annotated[float, Field(ge=0.0, le=MAX_TEMPERATURE)] = 0.8
+    """Divides the logits; 0 always takes the likeliest token."""
+    top_k: Count | None = None
+    """Keep only the k likeliest tokens. null: off."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep the likeliest tokens that together have this probability (Holtzman et al., 2020). null: off."""
+    min_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep tokens at least this fraction as likely as the likeliest (Nguyen et al., 2024). null: off."""
+    repetition_penalty: Annotated[float, Field(ge=1.0 / MAX_PENALTY, le=MAX_PENALTY)] | None = None
+    """Divides the logits of tokens that are there already (Keskar et al., 2019). null: off."""
+    no_repeat_ngram: Count | None = None
+    """No run of this many tokens occurs twice (Paulus et al., 2017). null: off."""
+    min_new_tokens: Steps = 0
+    """Before which neither the end of the text nor a stop string ends it."""
+    stop: list[Name] = []
+    """Texts before which a sample ends."""
+    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS), AsCount] | None = None
+    """Search for the likeliest text with this many candidates, in place of sampling. null: off."""
+    length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
+    """Exponent, in beam search, of the length by which a text's log-probability is divided."""
+    heal: bool = True
+    """Draw the last tokens of a plain text prompt again, so that a word which it breaks off is completed."""
+    prefix: str = ""
+    """Put before each prompt."""
+    suffix: str = ""
+    """Put after each prompt."""
+
+    conditions: ClassVar[Conditions] = (
+        (lambda s: s.min_new_tokens <= s.max_new_tokens, "{min_new_tokens} must be at most {max_new_tokens}"),
+    )

@@ -1,30 +1,18 @@
 """The keys of the schema by their dotted names: what each accepts, and which one was probably meant."""
 
-import ast
-import inspect
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from gpt_cli.config import data_schema, model_schema, sample_schema, task_schema
-from gpt_cli.config import schema as main_schema
-from gpt_cli.config.diagnostics import KeyPath
-from gpt_cli.config.foreign_keys import FOREIGN_KEYS, NEEDS_CONVERSION, assignment
 from gpt_cli.config.schema import Config, ConfigSection
 from gpt_cli.config.section import ConfigValues
+from gpt_cli.config.synonyms import KEYS, suggest
+from gpt_cli.config.yaml_reader import KeyPath
 
-_TYPES = {
-    "integer": ["a whole number"],
-    "number": ["a number"],
-    "string": ["text"],
-    "boolean": ["true", "false"],
-    "null": ["null"],
-}
+_TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "null": "null"}
 _ITEMS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 
 
@@ -53,30 +41,6 @@ def _fields() -> Iterator[tuple[str, FieldInfo]]:
             yield from ((f"{name}.{key}", value) for key, value in section.model_fields.items())
 
 
-@cache
-def _attach_descriptions() -> None:
-    """Give each definition the text below it as its description.
-
-    pydantic does that, too (`use_attribute_docstrings`), but whenever the schema is imported, which takes 20 ms. Where
-    there is no source they stay without.
-    """
-    every: list[type[ConfigSection]] = [*sections().values(), Config]
-    classes = {cls.__name__: cls for cls in every}
-    try:
-        source = "".join(map(inspect.getsource, (data_schema, model_schema, sample_schema, task_schema, main_schema)))
-    except OSError:
-        return
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef) or node.name not in classes:
-            continue
-        for definition, text in pairwise(node.body):
-            match definition, text:
-                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(meaning))):
-                    classes[node.name].model_fields[key].description = inspect.cleandoc(meaning)
-    for cls in every:
-        cls.model_rebuild(force=True)
-
-
 def get_key(config: Config, key: str) -> Any:
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section) if section else config, name)
@@ -102,15 +66,8 @@ def replace_keys(config: Config, values: ConfigValues) -> Config:
 
 def description(definition: FieldInfo | type[ConfigSection]) -> str:
     """The meaning of a key or a section, on one line."""
-    _attach_descriptions()
     text = definition.description if isinstance(definition, FieldInfo) else definition.__doc__
     return " ".join((text or "").split())
-
-
-def meaning_of_null(key: str) -> str | None:
-    """The meaning of null as the value of `key`, from the end of its description; None if that does not tell."""
-    _, _, meaning = description(fields()[key]).partition("null: ")
-    return meaning.rstrip(".") or None
 
 
 class _WithoutTitles(GenerateJsonSchema):
@@ -123,22 +80,13 @@ class _WithoutTitles(GenerateJsonSchema):
 @cache
 def json_schema() -> dict[str, Any]:
     """The schema as JSON Schema, draft 2020-12, for editors that complete and check."""
-    _attach_descriptions()
     return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema(schema_generator=_WithoutTitles)}
 
 
-@cache
-def _types() -> dict[str, Any]:
-    """The same for its types alone: the meanings may be missing."""
-    return Config.model_json_schema(schema_generator=_WithoutTitles)
-
-
 def schema_of(key: str) -> dict[str, Any]:
-    """The JSON Schema of the values of one dotted key; it may lack the description."""
+    """The JSON Schema of the values of one dotted key."""
     section, _, name = key.rpartition(".")
-    schema = _types()
-    if section:
-        schema = schema["$defs"][sections()[section].__name__]
+    schema = json_schema()["$defs"][sections()[section].__name__] if section else json_schema()
     schema_of_key: dict[str, Any] = schema["properties"][name]
     return schema_of_key
 
@@ -147,13 +95,11 @@ def accepted_types(schema: dict[str, Any]) -> list[str]:
     """The types that the JSON Schema of a value accepts, as text: `["a whole number", "null"]`."""
     if "anyOf" in schema:
         return [word for choice in schema["anyOf"] for word in accepted_types(choice)]
-    if "const" in schema:
-        return [schema["const"]]
-    if "enum" in schema:
-        return list(schema["enum"])
+    if "const" in schema or "enum" in schema:
+        return list(schema.get("enum", [schema.get("const")]))
     if schema["type"] == "array":
         return [f"a {list_type(schema)}"]
-    return _TYPES[schema["type"]]
+    return ["true", "false"] if schema["type"] == "boolean" else [_TYPES[schema["type"]]]
 
 
 def list_type(schema: dict[str, Any]) -> str:
@@ -163,55 +109,19 @@ def list_type(schema: dict[str, Any]) -> str:
     return f"list of {number}{_ITEMS[items[0]['type']]}"
 
 
-def join_or(words: list[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-def suggest(path: KeyPath, value: object = None) -> str | None:
-    """A hint which key may be meant by the unknown key `path`, which was given `value`."""
+def suggest_keys(path: KeyPath, value: object = None) -> list[str]:
+    """The keys or sections that may be meant by the unknown key `path`, which was given `value`."""
     *around, name = (str(part).lower().replace("-", "_") for part in path)
-    if len(path) == 1 and name in fields() and "." in name:
-        section, _, key = name.rpartition(".")
-        return f"write {key} under `{section}:`"
-    if name in NEEDS_CONVERSION and name not in fields():
-        return f"did you mean {assignment(name, FOREIGN_KEYS[name], str(value))}?"
-    suggestions = _closest_keys(".".join(around), name)
     if isinstance(value, Mapping) and not around:  # `optimizer:` with keys of its own is a section, not its name
-        suggestions = _closest_sections(name) or list(dict.fromkeys(key.partition(".")[0] for key in suggestions))
-    if suggestions:
-        return f"did you mean {join_or(suggestions)}?"
-    return None
-
-
-def _closest_sections(name: str) -> list[str]:
-    begun = [section for section in sections() if name.startswith(section)]  # model_config, evaluation
-    return begun or get_close_matches(name, sections(), 1, 0.7)
-
-
-def key_for(name: str) -> str | None:
-    """The key that `name`, without a section, may stand for."""
-    spelled = name.lower().replace("-", "_")
-    return next((key for key in [spelled, *_closest_keys("", spelled)] if key in fields()), None)
-
-
-def suggest_keys(path: KeyPath) -> list[str]:
-    """The keys and sections that may be meant by the unknown key `path`."""
-    *around, name = (str(part).lower().replace("-", "_") for part in path)
-    return _closest_keys(".".join(around), name)
-
-
-def _closest_keys(section: str, name: str) -> list[str]:
-    keys: dict[str, list[str]] = {}
+        return [section for section in sections() if name.startswith(section)] or suggest(name, sections())
+    section = ".".join(around)
+    named: dict[str, list[str]] = {}  # keys and sections by their last part
     for key in [*sections(), *fields()]:
-        keys.setdefault(key.rpartition(".")[2], []).append(key)
-    beside = [key.rpartition(".")[2] for key in [*sections(), *fields()] if key.rpartition(".")[0] == section]
-    if f"{section}_{name}" in FOREIGN_KEYS:  # eval.interval, for eval_interval
-        return [FOREIGN_KEYS[f"{section}_{name}"]]
-    elsewhere = [FOREIGN_KEYS[name]] if name in FOREIGN_KEYS else []
-    if candidates := (keys.get(name) or elsewhere) if section else (elsewhere or keys.get(name)):
-        return candidates
-    if close := get_close_matches(name, beside, 1, 0.6):
-        return [f"{section}.{close[0]}" if section else close[0]]
-    close = get_close_matches(name, keys, 1, 0.7)
-    return keys[close[0]] if close else []
+        named.setdefault(key.rpartition(".")[2], []).append(key)
+    elsewhere = [key for key in KEYS.get(f"{section}_{name}", KEYS.get(name, [])) if key in fields()]
+    if meant := (named.get(name) or elsewhere) if section else (elsewhere or named.get(name)):
+        return meant
+    beside = {last: key for last, keys in named.items() for key in keys if key.rpartition(".")[0] == section}
+    if close := suggest(name, beside):
+        return [beside[close[0]]]
+    return [key for close in suggest(name, named) for key in named[close]]

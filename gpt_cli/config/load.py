@@ -4,81 +4,64 @@ import errno
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
-from shlex import join, quote
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpt_cli.config.diagnostics import Diagnostic, to_error
-from gpt_cli.config.keys import get_key, replace_keys, sections
-from gpt_cli.config.overrides import apply_overrides, sets_null
+from gpt_cli.config.derived import forget_format
+from gpt_cli.config.keys import accepted_types, fields, get_key, replace_keys, schema_of, sections, suggest_keys
 from gpt_cli.config.paths import PATH_KEYS, rooted
-from gpt_cli.config.removed import removed_uses, without_removed_keys
+from gpt_cli.config.problems import to_error, translate_errors
+from gpt_cli.config.removed import is_removed, removed_uses, without_removed_keys
 from gpt_cli.config.schema import Config
-from gpt_cli.config.template import forget_format
-from gpt_cli.config.validation_messages import look_up, translate_errors
-from gpt_cli.config.yaml_subset import SIZE_LIMIT, ConfigSyntaxError, ParsedYaml, read_document
+from gpt_cli.config.synonyms import suggest
+from gpt_cli.config.yaml_reader import (
+    SIZE_LIMIT,
+    ConfigSyntaxError,
+    KeyPath,
+    ParsedYaml,
+    Problem,
+    SourceLocation,
+    invalid_char_reason,
+    read_document,
+    read_value,
+    resolve_scalar,
+)
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files import DamagedError, check_listed
-from gpt_cli.files.put_back import how_to_put_back
-from gpt_cli.files.safe_io import how_to_permit
+from gpt_cli.files import check_listed
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
+_YAML = (".yaml", ".yml")
 
 
 class NotAConfigError(RequestError):
     """A text is given where a config is expected."""
 
 
-def _check_sum(path: Path) -> None:
-    """Raise DamagedError unless the config.yaml of a run is what its SHA256SUMS says."""
-    try:
-        check_listed(path.parent, [path.name])
-    except DamagedError as error:
-        if error.member is not None and (command := how_to_put_back(path.parent, path.name)) is not None:
-            error.hint = f"{error.hint}: {command}"
-        raise
-
-
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The config in the file `path` under `overrides` (`section.key=value`); `run_dir` null becomes `runs/NAME`.
+    """Load the config in the file `path` under `overrides` (`section.key=value`); `run_dir` null becomes `runs/NAME`.
 
     The config.yaml of a run means the run that it lies in, wherever that was moved or copied to.
 
-    Raises RequestError with every problem, each with its place (file:line:column, or the override), and DamagedError
-    for the config.yaml of a run that is not what its SHA256SUMS says.
+    Raises RequestError with every problem, each with its place, and DamagedError for the config.yaml of a run that is
+    not what its SHA256SUMS says.
     """
     run_dir = enclosing_run(path)
-    if run_dir is not None:
-        _check_sum(path)
-    text = read_config_file(path, overrides)
-    if run_dir is not None:  # where null is the directory that it lies in
-        overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]
-    try:
-        config = parse_config(text, str(path), overrides, of_run=run_dir is not None)
-    except RequestError as error:
-        if path.suffix.lower() not in _YAML and isinstance(error.__cause__, ConfigSyntaxError):
-            hint = _for_a_text(path, overrides)
-            raise NotAConfigError(error.message, where=error.where, hint=hint) from error.__cause__
-        raise
-    if run_dir is not None:
-        written = parse_config(text, str(path), of_run=True) if overrides else config
-        resolved = rooted(written, run_dir)
-        overridden = {one.partition("=")[0] for one in overrides}
-        config = replace_keys(config, {key: get_key(resolved, key) for key in PATH_KEYS if key not in overridden})
-    if run_dir is not None and not any(one.startswith("run_dir=") for one in overrides):
-        is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(run_dir)
-        return config if is_same else config.model_copy(update={"run_dir": str(run_dir)})
-    if config.run_dir is not None:
-        return config
-    name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
-    return config.model_copy(update={"run_dir": f"runs/{name}"})
-
-
-_YAML = (".yaml", ".yml")
+    if run_dir is None:
+        config = parse_config(read_config_file(path), str(path), overrides)
+        name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
+        return config if config.run_dir is not None else config.model_copy(update={"run_dir": f"runs/{name}"})
+    check_listed(path.parent, [path.name])
+    text = read_config_file(path)
+    overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]  # where it lies
+    config = parse_config(text, str(path), overrides, of_run=True)
+    found = rooted(parse_config(text, str(path), of_run=True) if overrides else config, run_dir)
+    overridden = {one.partition("=")[0] for one in overrides}
+    config = replace_keys(config, {key: get_key(found, key) for key in PATH_KEYS if key not in overridden})
+    is_same = config.run_dir is not None and os.path.realpath(config.run_dir) == os.path.realpath(run_dir)
+    return config if is_same or "run_dir" in overridden else config.model_copy(update={"run_dir": str(run_dir)})
 
 
 def enclosing_run(path: Path) -> Path | None:
@@ -91,9 +74,10 @@ def enclosing_run(path: Path) -> Path | None:
 
 
 def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run: bool = False) -> Config:
-    """The config that `text` says, under `overrides`. `name` stands for the file in errors, as for `load_config`.
+    """Parse the config in `text` under `overrides`. `name` stands for the file in errors.
 
     A config `of_run` was written by a run, with every key that existed; missing ones have the defaults of that time.
+    Raises RequestError as `load_config` does.
     """
     document = merge_layers(text, name, overrides, of_run=of_run)
     if of_run and overrides:
@@ -107,17 +91,6 @@ def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run:
         raise to_error(name, [*document.problems, *translate_errors(error, document)]) from None
     if document.problems:
         raise to_error(name, document.problems)
-    split = ("data", "split")
-    # In a file `characters` may just be the default written out, which a format of examples does not read.
-    by_override = split in document.locations and document.location(split).line is None
-    data = config.data
-    if data.split != "characters" and by_override and look_up(document.values, split) == "characters":
-        of = f"data.format {data.format}" if data.format != "text" else f"data.documents {data.documents}"
-        raise RequestError(
-            f"data.split characters is for texts: {of} is split by documents",
-            where=str(document.location(split)),
-            hint="leave it out: an example is never cut in two",
-        )
     return config
 
 
@@ -134,52 +107,104 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         problems += translate_errors(error, document, is_part=True)
     if problems:
         raise to_error("what was asked for", problems)
-    return {".".join(map(str, path)): look_up(document.values, path) for path in document.locations if len(path) <= 2}
+    overridden = {".".join(map(str, path)): path for path in document.locations if len(path) <= 2}
+    return {key: document.value(path) for key, path in overridden.items()}
 
 
 def merge_layers(text: str, name: str, overrides: Sequence[str], *, of_run: bool = False) -> ParsedYaml:
-    """Merge `text` and `overrides`, with locations and without removed keys, not yet validated.
+    """Merge `text` and `overrides`, the last one of a key wins, with locations; not yet validated.
 
     Raises RequestError if `text` is not YAML.
     """
     try:
         document = read_document(text, name)
     except ConfigSyntaxError as error:
-        raise to_error(name, [error.problem]) from error
+        problem = error.problem
+        is_yaml = Path(name).suffix.lower() in _YAML
+        refusal = to_error(name, [problem]) if is_yaml else _not_a_config(problem.message, name, str(problem.place))
+        raise refusal from error
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
-    merged = apply_overrides(replace(document, values=document.values | empty), overrides)
-    return without_removed_keys(merged, of_run=of_run)
+    document = replace(document, values=document.values | empty)
+    for override in overrides:
+        document = _apply(document, override)
+    return without_removed_keys(document, of_run=of_run)
 
 
-def uses_of_removed_keys(path: Path) -> list[Diagnostic]:
+def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
+    """A new document in which `override` has taken the place of what stood there."""
+    place = SourceLocation(f"override {override!r}")
+    key, equals, text = override.partition("=")
+    path: KeyPath = tuple(key.split("."))
+    problem = None
+    if not equals or not key:
+        problem = Problem(f"{override!r} is not an override: it needs a key, '=' and a value", place)
+    elif key in sections():
+        example = next(name for name in fields() if name.startswith(f"{key}."))
+        problem = Problem(f"{key} is a section: override one of its keys, such as {example}=...", place)
+    elif not is_removed(key) and key not in fields():
+        problem = Problem(f"{key} is not a key", place, choices=tuple(suggest_keys(path)))
+    elif flaw := invalid_char_reason(text):
+        problem = Problem(f"{key} {flaw}", place, (key,))
+    if problem is not None:
+        return replace(document, problems=(*document.problems, problem))
+    try:
+        value = resolve_scalar(text) if is_removed(key) else read_override(key, text, place)
+    except ConfigSyntaxError as error:
+        problem = replace(error.problem, message=f"{key} is {error.problem.message}", keys=(key,))
+        return replace(document, problems=(*document.problems, problem))
+    return document.put(path, value, place)
+
+
+def read_override(key: str, text: str, place: SourceLocation) -> Any:
+    """The value of an override.
+
+    In quotes, or in brackets where a list may stand, it is read as YAML. Any other is taken as it is: text for a key
+    that takes text, so that `sample.prompt=1984` needs no quotes in quotes, else a plain scalar. null is null.
+    """
+    types = accepted_types(schema_of(key))
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    is_list = text.startswith("[") and text.endswith("]") and any(word.startswith("a list") for word in types)
+    if is_quoted or is_list:
+        return read_value(text, place)
+    value = resolve_scalar(text.strip())
+    is_null = value is None and text and ("null" in types or text.strip() == "null")  # else refused: it may be meant
+    return text if "text" in types and not is_null else value
+
+
+def sets_null(override: str) -> bool:
+    """True if the value of `section.key=value` is null, in any of its spellings."""
+    text = override.partition("=")[2].strip()
+    return text != "" and resolve_scalar(text) is None
+
+
+def uses_of_removed_keys(path: Path) -> list[Problem]:
     """A problem for each removed key in the config file `path` that asks for something."""
     return list(removed_uses(read_document(read_config_file(path), str(path))))
 
 
-def read_config_file(path: Path, overrides: Sequence[str] = ()) -> str:
-    """The text of a config file. Raises RequestError for what is missing, a folder, too large or not UTF-8.
+def read_config_file(path: Path) -> str:
+    """Read the text of a config file. Raises RequestError for what is missing, a folder, too large or not UTF-8.
 
-    A failing disk is a UserError. `overrides` that follow are for the hint where it is no config.
+    A failing disk is a UserError.
     """
     try:
         with path.open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
-        raise RequestError(f"there is no config file {path}", hint=_nearby(path)) from None
+        choices = _similar(path)
+        link = f": it is a link to {os.readlink(path)}" if path.is_symlink() else ""
+        message = f"there is no config file {path}{link}"
+        raise RequestError(message, path=path, choices=choices, kind=None if choices else "no config") from None
     except IsADirectoryError:
         inside = path / "config.yaml"
-        hint = f"its config is {inside}" if inside.is_file() else None
-        raise RequestError(f"{path} is a folder, not a config file", hint=hint) from None
+        choices = [str(inside)] if inside.is_file() else []
+        raise RequestError(f"{path} is a folder, not a config file", path=path, choices=choices) from None
     except OSError as error:
         fails = UserError if error.errno == errno.EIO else RequestError  # a failing disk is no wrong request
         reason = (error.strerror or str(error)).lower()
-        hint = how_to_permit(path) if error.errno == errno.EACCES else None
-        raise fails(f"cannot read the config file {path}: {reason}", hint=hint) from error
+        raise fails(f"cannot read the config file {path}: {reason}", path=path) from error
     if len(data) > SIZE_LIMIT:
-        message = f"{path} is larger than {SIZE_LIMIT:,} bytes: this is no config file"
-        if path.suffix.lower() not in _YAML:
-            raise NotAConfigError(message, hint=_for_a_text(path, overrides))
-        raise RequestError(message)
+        raise _not_a_config(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is not a config", str(path))
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -187,29 +212,19 @@ def read_config_file(path: Path, overrides: Sequence[str] = ()) -> str:
         raise RequestError(
             f"{path} is not UTF-8 text: it holds the byte 0x{data[error.start]:02x}",
             where=f"{path}:{len(before)}:{len(before[-1]) + 1}",
-            hint="save it as UTF-8; a text to train on is data.source, not a config",
         ) from None
 
 
-def _for_a_text(path: Path, overrides: Sequence[str] = ()) -> str:
-    """The way out where a text is given for a config. `overrides` that say how it is read belong to that."""
-    if any(one.startswith("train.init_from=") for one in overrides):  # that run decides on the rest of the config
-        return f"a text is trained on without a config: {join(['gpt', 'train', str(path), *overrides])}"
-    reads = [quote(one) for one in overrides if one.startswith(("data.", "task.kind="))]
-    command = " ".join(["gpt config init", quote(str(path)), *reads, "-o", quote(f"{path.stem}.yaml")])
-    return f"a config for a text is written by: {command}"
+def _not_a_config(message: str, path: str, where: str | None = None) -> RequestError:
+    """The error for a file that is no config: perhaps a text to train on."""
+    is_text = Path(path).suffix.lower() not in _YAML
+    return NotAConfigError(message, where=where, path=path, kind="text") if is_text else RequestError(message)
 
 
-def _nearby(path: Path) -> str:
-    """The way out when there is no file `path`: one with a similar name, or a new one."""
-    if path.is_symlink():
-        return f"it is a link to {os.readlink(path)}, where there is no file"
+def _similar(path: Path) -> list[str]:
+    """Configs and runs whose name is like that of `path`, which is missing."""
     folders = (path.parent / "configs", path.parent)  # of two with one name the nearer
-    names = {file.stem: file for folder in folders for file in sorted(folder.glob("*.y*ml"))}
-    if close := get_close_matches(path.stem, names, 1):
-        return f"did you mean {names[close[0]]}?"
-    runs = {run.parent.name: run.parent for run in sorted(path.parent.glob("*/run.json"))}
-    if close := get_close_matches(path.name, runs, 1):
-        return f"did you mean {runs[close[0]]}?"
-    new = quote(str(path)) if path.suffix.lower() in _YAML else "config.yaml"
-    return f"`gpt config init -o {new}` writes one to start from"
+    configs = {file.stem: str(file) for folder in folders for file in sorted(folder.glob("*.y*ml"))}
+    runs = {run.parent.name: str(run.parent) for run in sorted(path.parent.glob("*/run.json"))}
+    meant = suggest(path.stem, configs) or suggest(path.name, runs)
+    return [(configs | runs)[name] for name in meant]

@@ -1,25 +1,35 @@
 """The section `model` of the schema."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, Strict, model_validator
+from pydantic import Field, Strict
 
-from gpt_cli.config.section import ConfigSection, Count, Factor, Positive, Probability
+from gpt_cli.config.section import AsCount, Conditions, ConfigSection, Count, Factor, Positive, Probability
 from gpt_cli.literals import INT32_MAX
+
+_FOR_PREVIOUS_TOKENS = {
+    "position": "rope",
+    "qk_norm": "true",
+    "norm_position": "pre",
+    "causal": "true",
+    "tie_embeddings": "false",
+    "n_embd": "of 8 or more per head",
+}
+"""What `previous_token_init` needs."""
 
 
 class ModelConfig(ConfigSection):
     """The shape of the decoder-only transformer. `vocab_size` comes from the tokenizer."""
 
-    n_layer: Annotated[int, Field(ge=1, le=10_000)] = 4
+    n_layer: Annotated[int, Field(ge=1, le=10_000), AsCount] = 4
     """Transformer blocks."""
     n_head: Count = 4
     """Query heads per block."""
     n_kv_head: Count | None = None
     """Key and value heads, shared by groups of query heads (Ainslie et al., 2023). null: n_head."""
-    n_embd: Annotated[int, Field(ge=1, le=10_000_000)] = 128
+    n_embd: Annotated[int, Field(ge=1, le=10_000_000), AsCount] = 128
     """Width of the residual stream; a multiple of n_head."""
-    context_length: Annotated[int, Field(ge=2, le=INT32_MAX)] = 128
+    context_length: Annotated[int, Field(ge=2, le=INT32_MAX), AsCount] = 128
     """The most tokens the model sees at once."""
     position: Literal["learned", "sinusoidal", "rope", "alibi", "none"] = "rope"
     """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), scores that fall with the
@@ -86,9 +96,7 @@ class ModelConfig(ConfigSection):
     @property
     def has_previous_token_init(self) -> bool:
         """`previous_token_init`, with null resolved."""
-        return self.previous_token_init or (
-            self.previous_token_init is None and self._missing_for_previous_tokens() is None
-        )
+        return self.previous_token_init or (self.previous_token_init is None and not self.missing_for_previous_tokens)
 
     @property
     def mlp_hidden(self) -> int:
@@ -96,40 +104,36 @@ class ModelConfig(ConfigSection):
         ratio = self.mlp_ratio if self.mlp_ratio is not None else 8 / 3 if self.mlp == "swiglu" else 4.0
         return -int(-ratio * self.n_embd // 8) * 8
 
-    @model_validator(mode="after")
-    def _check_shape(self) -> Self:
-        if self.n_embd % self.n_head:
-            raise ValueError(f"model.n_embd ({self.n_embd}) must be a multiple of model.n_head ({self.n_head})")
-        if self.n_head % self.kv_heads:
-            raise ValueError(f"model.n_head ({self.n_head}) must be a multiple of model.n_kv_head ({self.kv_heads})")
-        if self.position == "rope" and self.head_dim % 2:
-            raise ValueError(
-                f"rotary positions need an even head width: model.n_embd / model.n_head is {self.head_dim}"
+    conditions: ClassVar[Conditions] = (
+        (lambda m: m.n_embd % m.n_head == 0, "{n_embd} must be a multiple of {n_head}"),
+        (lambda m: m.n_head % m.kv_heads == 0, "{n_head} must be a multiple of {n_kv_head}"),
+        (lambda m: m.position != "rope" or m.head_dim % 2 == 0, "rope needs an even head width, {n_embd} / {n_head}"),
+        (lambda m: m.position != "sinusoidal" or m.n_embd % 2 == 0, "{position} needs an even {n_embd}"),
+        (
+            lambda m: m.rope_scaling is None or m.rope_scaling[1] < m.rope_scaling[2],
+            "the low_freq_factor of {rope_scaling}, its second number, must be less than its high_freq_factor",
+        ),
+        (lambda m: m.norm_gain or m.norm != "layernorm", "{norm} has a gain: {norm_gain} needs rmsnorm"),
+        (lambda m: m.causal or m.window is None, "{window} looks back: it needs {causal:key} true"),
+        (lambda m: m.causal or m.position != "alibi", "{position} looks back: it needs {causal:key} true"),
+        *(
+            (
+                lambda m, key=key: not m.previous_token_init or key not in m.missing_for_previous_tokens,
+                f"{{previous_token_init}} needs {{{key}:key}} {value}",
             )
-        if self.rope_scaling is not None and self.rope_scaling[1] >= self.rope_scaling[2]:
-            raise ValueError(
-                f"model.rope_scaling's low_freq_factor ({self.rope_scaling[1]}) must be less than its high_freq_factor"
-                f" ({self.rope_scaling[2]})"
-            )
-        if self.norm == "layernorm" and not self.norm_gain:
-            raise ValueError("a layernorm has a gain: model.norm_gain false needs model.norm rmsnorm")
-        if self.position == "sinusoidal" and self.n_embd % 2:
-            raise ValueError(f"sinusoidal positions need an even model.n_embd, not {self.n_embd}")
-        if self.previous_token_init and (missing := self._missing_for_previous_tokens()):
-            raise ValueError(f"model.previous_token_init needs {missing}")
-        if not self.causal and (self.window is not None or self.position == "alibi"):
-            option = "model.position alibi" if self.window is None else "model.window"
-            raise ValueError(f"{option} looks back: it needs model.causal true")
-        return self
+            for key, value in _FOR_PREVIOUS_TOKENS.items()
+        ),
+    )
 
-    def _missing_for_previous_tokens(self) -> str | None:
-        """The first condition of `previous_token_init` that this model does not meet; None if it meets all."""
-        conditions = {
-            "model.position rope": self.position == "rope",
-            "model.qk_norm true": self.qk_norm,
-            "model.norm_position pre": self.norm_position == "pre",
-            "model.causal true": self.causal,
-            "model.tie_embeddings false": not self.tie_embeddings,
-            "a head width (model.n_embd / model.n_head) of 8 or more": self.head_dim >= 8,
+    @property
+    def missing_for_previous_tokens(self) -> list[str]:
+        """The keys of which `previous_token_init` needs other values."""
+        met = {
+            "position": self.position == "rope",
+            "qk_norm": self.qk_norm,
+            "norm_position": self.norm_position == "pre",
+            "causal": self.causal,
+            "tie_embeddings": not self.tie_embeddings,
+            "n_embd": self.head_dim >= 8,
         }
-        return next((needed for needed, holds in conditions.items() if not holds), None)
+        return [key for key, is_met in met.items() if not is_met]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.schema import Config
 
@@ -47,12 +46,12 @@ def is_gone(value: Any) -> bool:
     return bool(_each(lambda path: path if _leads_somewhere(path) else "", value) != value)
 
 
-def overrides_for_missing_texts(config: Config) -> list[str]:
-    """The overrides that name a new place, PATH, for each text of `config` that is gone."""
+def missing_texts(config: Config) -> dict[str, Any]:
+    """{key: its value with PATH in the place of what is gone} for the texts of `config`."""
     moved = {
         key: _each(lambda path: path if _leads_somewhere(path) else "PATH", get_key(config, key)) for key in TEXT_KEYS
     }
-    return [f"{key}={to_yaml_scalar(value)}" for key, value in moved.items() if value != get_key(config, key)]
+    return {key: value for key, value in moved.items() if value != get_key(config, key)}
 
 
 def _bases(config: Config, home: Path) -> Iterator[str]:

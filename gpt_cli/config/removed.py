@@ -4,13 +4,12 @@ A removed setting at its off value is dropped silently: the config.yaml of every
 Any other value is one error, from a config, the command line, Python and the server alike.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from gpt_cli.config.diagnostics import Diagnostic
-from gpt_cli.config.yaml_subset import ParsedYaml, resolve_scalar
+from gpt_cli.config.yaml_reader import ParsedYaml, Problem
 from gpt_cli.errors import RequestError
 
 P = ParamSpec("P")
@@ -117,13 +116,20 @@ def accept_removed(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def removed_uses(document: ParsedYaml) -> Iterator[Problem]:
+    """A problem for each removed key of `document` whose value asks for something."""
+    for path in _removed_paths(document):
+        if (problem := removed_use(".".join(path), document.value(path))) is not None:
+            yield Problem(problem, document.location(path), path=path)
+
+
 def without_removed_keys(document: ParsedYaml, *, of_run: bool = False) -> ParsedYaml:
     """`document` without removed keys; those that ask for something become problems.
 
     A run that used one stays readable: in the config `of_run` only an override is a problem.
     """
     problems = tuple(problem for problem in removed_uses(document) if not (of_run and problem.place.line))
-    gone = {(section, key) for section, keys in document.values.items() for key in _removed_keys(section, keys)}
+    gone = set(_removed_paths(document))
     values = {
         section: {key: value for key, value in keys.items() if (section, key) not in gone}
         if isinstance(keys, Mapping)
@@ -134,41 +140,6 @@ def without_removed_keys(document: ParsedYaml, *, of_run: bool = False) -> Parse
     return replace(document, values=values, locations=locations, problems=(*document.problems, *problems))
 
 
-def _removed_keys(section: str, keys: Any) -> list[str]:
-    return [key for key in keys if is_removed(f"{section}.{key}")] if isinstance(keys, Mapping) else []
-
-
-def removed_uses(document: ParsedYaml) -> Iterator[Diagnostic]:
-    """A problem for each removed key of `document` whose value asks for something."""
-    for section, keys in document.values.items():
-        for key in _removed_keys(section, keys):
-            name = f"{section}.{key}"
-            if (problem := removed_use(name, keys[key])) is not None:
-                yield Diagnostic(problem, document.location((section, key)), path=(section, key))
-
-
-def without_removed_options(arguments: Sequence[str]) -> list[str]:
-    """The command line without removed options. Raises RequestError for a removed command, and an option in use."""
-    words = [word for word in arguments if not word.startswith("-")]
-    verb = f"gpt {words[0]}" if words else "gpt"
-    if is_removed(command := " ".join([verb, *words[1:2]])):
-        raise RequestError(REMOVED[command].sentence(command))
-    kept: list[str] = []
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word == "--":
-            return [*kept, word, *rest]
-        option, equals, value = word.partition("=")
-        if not equals and rest:
-            value = rest[0]
-        if is_removed(name := f"{verb} {option} {value}"):
-            raise RequestError(REMOVED[name].sentence(name))
-        if not is_removed(name := f"{verb} {option}"):
-            kept.append(word)
-            continue
-        is_given = equals or rest
-        if not (is_given and (REMOVED[name].is_off(value) or REMOVED[name].is_off(resolve_scalar(value)))):
-            raise RequestError(REMOVED[name].sentence(name))
-        rest = rest if equals else rest[1:]
-    return kept
+def _removed_paths(document: ParsedYaml) -> list[tuple[str, str]]:
+    sections = [(name, keys) for name, keys in document.values.items() if isinstance(keys, Mapping)]
+    return [(name, key) for name, keys in sections for key in keys if is_removed(f"{name}.{key}")]

@@ -7,20 +7,28 @@ text says.
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
 from gpt_cli.config.data_schema import DataConfig as DataConfig
-from gpt_cli.config.duration import parse_duration
+from gpt_cli.config.data_schema import SampleConfig as SampleConfig
+from gpt_cli.config.data_schema import TaskConfig as TaskConfig
+from gpt_cli.config.derived import fill_open_keys
 from gpt_cli.config.model_schema import ModelConfig as ModelConfig
-from gpt_cli.config.presets import RECIPES, apply_preset
-from gpt_cli.config.sample_schema import SampleConfig as SampleConfig
+from gpt_cli.config.section import (
+    AsCount,
+    Conditions,
+    Count,
+    Every,
+    Minutes,
+    Name,
+    Positive,
+    Probability,
+    Steps,
+    parse_duration,
+)
 from gpt_cli.config.section import ConfigSection as ConfigSection
-from gpt_cli.config.section import Count, Every, Minutes, Name, Positive, Probability, Steps
-from gpt_cli.config.task_schema import TaskConfig as TaskConfig
-from gpt_cli.config.task_schema import task_problem, task_sections
-from gpt_cli.config.template import sample_section
 from gpt_cli.literals import Device, Pattern, Recipe, TokenizerKind
 
 
@@ -30,7 +38,7 @@ class TokenizerConfig(ConfigSection):
     kind: TokenizerKind = "char"
     """One id per character, one per byte, byte-level byte-pair encoding (Sennrich et al., 2016), or hf: the tokenizer
     of an imported model, in `file`."""
-    vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
+    vocab_size: Annotated[int, Field(ge=257, le=1_000_000), AsCount] | None = None
     """Ids of a BPE, `<|endoftext|>` and the 256 bytes included. null: as many as suit the text."""
     pattern: Pattern | None = None
     """Rule that splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
@@ -45,17 +53,17 @@ class TokenizerConfig(ConfigSection):
     file: Name | None = None
     """A ready tokenizer to take instead of learning one: a tokenizer.json, GPT-2's files, a tiktoken rank file."""
 
-    @model_validator(mode="after")
-    def _check_kind(self) -> Self:
-        if self.kind != "char" and (self.unknown, self.min_count) != ("error", 1):
-            raise ValueError(
-                f"tokenizer.unknown and tokenizer.min_count are only for char: a {self.kind} vocabulary has it all"
-            )
-        if self.min_count > 1 and self.unknown != "token":
-            raise ValueError("tokenizer.min_count folds rare characters into <unk>, so tokenizer.unknown must be token")
-        if self.kind != "bpe" and self.vocab_size is not None:
-            raise ValueError(f"tokenizer.vocab_size is only for bpe: a {self.kind} vocabulary has the size it has")
-        return self
+    conditions: ClassVar[Conditions] = (
+        (
+            lambda t: t.kind == "char" or (t.unknown, t.min_count) == ("error", 1),
+            "{unknown} and {min_count} are for char, not for {kind}",
+        ),
+        (
+            lambda t: t.unknown == "token" or t.min_count == 1,
+            "{min_count} needs {unknown:key} token, for the rare ones",
+        ),
+        (lambda t: t.kind == "bpe" or t.vocab_size is None, "{vocab_size} is for bpe, not for {kind}"),
+    )
 
 
 class OptimConfig(ConfigSection):
@@ -129,16 +137,16 @@ class TrainConfig(ConfigSection):
     patience: Count | None = None
     """Stop after this many evaluations without a better validation loss. null: off."""
 
-    @model_validator(mode="after")
-    def _check_values(self) -> Self:
-        if self.budget is not None and parse_duration(self.budget) is None:
-            raise ValueError(f"train.budget must be a time such as 90s, 10m or 1h30m, not {self.budget!r}")
-        if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"train.batch_size ({self.batch_size}) must be a multiple of"
-                f" train.micro_batch_size ({self.micro_batch_size})"
-            )
-        return self
+    conditions: ClassVar[Conditions] = (
+        (
+            lambda t: t.budget is None or parse_duration(t.budget) is not None,
+            "{budget} must be a time such as 90s, 10m or 1h30m",
+        ),
+        (
+            lambda t: t.batch_size % t.sequences_per_forward == 0,
+            "{batch_size} must be a multiple of {micro_batch_size}",
+        ),
+    )
 
     @property
     def sequences_per_forward(self) -> int:
@@ -216,7 +224,7 @@ class RuntimeConfig(ConfigSection):
     deterministic: Literal["auto"] | bool = "auto"
     """Use only algorithms that repeat bit for bit. auto: on a CPU, where it costs nothing; on a GPU the last bits
     of two runs may differ."""
-    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    threads: Annotated[int, Field(ge=1, le=4096), AsCount] | None = None
     """CPU threads. null: one per physical core."""
     watchdog_minutes: Minutes | None = None
     """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""
@@ -240,7 +248,7 @@ class Config(ConfigSection):
 
     run_dir: Annotated[Name, AfterValidator(os.path.expanduser)] | None = None
     """Directory of the run. null: runs/ and the config file's name."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1337
+    seed: Annotated[int, Field(ge=0, lt=2**63), AsCount] = 1337
     """Seed of weights, data order, dropout and samples."""
     recipe: Recipe | None = None
     """Preset of the keys of model, optim and schedule that are not written down: classic as in GPT-2, modern as in
@@ -264,41 +272,86 @@ class Config(ConfigSection):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, values: Any) -> Any:
-        """Fill in keys left open: by the task, then by the template of `data`, then by the recipe."""
-        if not isinstance(values, Mapping):
-            return values
-        values = sample_section(task_sections(values))
-        recipe = values.get("recipe")
-        return apply_preset(values, recipe) if isinstance(recipe, str) and recipe in RECIPES else values
+        return fill_open_keys(values) if isinstance(values, Mapping) else values
 
     @property
     def rate_keys(self) -> tuple[str, ...]:
         """The keys of the peak learning rates that have an effect."""
         return rate_keys(self.optim.name, updates_matrices=self.lora.rank is None and self.task.trains == "all")
 
-    @model_validator(mode="after")
-    def _check_sections(self) -> Self:
-        """Refuse keys of several sections that do not go together."""
-        if (problem := task_problem(self)) is not None:
-            raise ValueError(problem)
-        if self.lora.rank is not None and self.train.init_from is None:
-            raise ValueError("lora.rank needs train.init_from, the run whose weights it changes")
-        if self.lora.rank is not None and self.parallel.shard != "none":
-            raise ValueError("lora.rank leaves little optimizer state: parallel.shard must be none")
-        refused = {"engine": ("native",), "compile": (True, "reduce-overhead"), "device": ("mps",)}
-        for key, values in refused.items() if self.parallel.shard == "full" else ():
-            if (value := getattr(self.runtime, key)) in values:
-                raise ValueError(f"parallel.shard: full cannot have runtime.{key}: {str(value).lower()}")
-        if self.parallel.shard == "full" and self.task.kind != "language":
-            raise ValueError(f"parallel.shard: full cannot have task.kind: {self.task.kind}")
-        if self.optim.lr == "auto" and self.train.budget is not None:
-            raise ValueError("train.budget does not count the time that optim.lr: auto takes: leave one of them out")
-        if self.optim.lr == "auto" and self.train.init_from is not None:
-            raise ValueError("optim.lr: auto is for random weights, not for those of train.init_from")
-        for key in ("until_loss", "patience") if self.eval.every is None else ():
-            if getattr(self.train, key) is not None:
-                raise ValueError(f"train.{key} needs evaluations during training: eval.every is null")
-        return self
+    conditions: ClassVar[Conditions] = (
+        (lambda c: c.is_classifier or not c.task.labels, "{task.labels:key} needs {task.kind:key} classes"),
+        (
+            lambda c: c.is_classifier or not c.task.class_weights,
+            "{task.class_weights:key} needs {task.kind:key} classes",
+        ),
+        (lambda c: c.is_classifier or c.task.pooling == "last", "{task.pooling} needs {task.kind:key} classes"),
+        (lambda c: c.is_classifier or c.task.trains == "all", "{task.trains} needs {task.kind:key} classes"),
+        (lambda c: c.is_classifier or c.data.format != "labelled", "{data.format} needs {task.kind:key} classes"),
+        (
+            lambda c: c.is_classifier or c.model.causal,
+            "{model.causal} needs {task.kind:key} classes: the next token must not be seen",
+        ),
+        (lambda c: not c.is_classifier or c.data.format == "labelled", "{task.kind} needs {data.format:key} labelled"),
+        (
+            lambda c: not c.is_classifier or c.sample.every is None,
+            "{task.kind} writes nothing: {sample.every:key} must be null",
+        ),
+        (lambda c: not c.is_classifier or not c.train.budget, "{train.budget} does not go with {task.kind}"),
+        (lambda c: not c.is_classifier or not c.eval.max_tokens, "{eval.max_tokens} does not go with {task.kind}"),
+        (
+            lambda c: c.task.trains == "all" or c.train.init_from,
+            "{task.trains} needs {train.init_from:key}, whose features it reads",
+        ),
+        (lambda c: c.task.trains == "all" or not c.lora.rank, "{lora.rank} does not go with {task.trains}"),
+        (
+            lambda c: c.task.trains == "all" or c.parallel.shard == "none",
+            "{parallel.shard} does not go with {task.trains}",
+        ),
+        (lambda c: len(set(c.task.labels or ())) == len(c.task.labels or ()), "{task.labels:key} has a label twice"),
+        (
+            lambda c: not isinstance(c.task.class_weights, list) or c.task.labels,
+            "{task.class_weights:key} in numbers needs {task.labels:key}, in whose order they are",
+        ),
+        (
+            lambda c: not isinstance(c.task.class_weights, list) or len(c.task.class_weights) == len(c.task.labels),
+            "{task.class_weights} must have a number for each of {task.labels}",
+        ),
+        (
+            lambda c: not c.lora.rank or c.train.init_from,
+            "{lora.rank} needs {train.init_from:key}, the run whose weights it changes",
+        ),
+        (lambda c: not c.lora.rank or c.parallel.shard == "none", "{parallel.shard} does not go with {lora.rank}"),
+        *(
+            (
+                lambda c, key=key, values=values: c.parallel.shard != "full" or getattr(c.runtime, key) not in values,
+                f"{{parallel.shard}} does not go with {{runtime.{key}}}",
+            )
+            for key, values in (("engine", ("native",)), ("compile", (True, "reduce-overhead")), ("device", ("mps",)))
+        ),
+        (lambda c: c.parallel.shard != "full" or not c.is_classifier, "{parallel.shard} does not go with {task.kind}"),
+        (
+            lambda c: c.optim.lr != "auto" or not c.train.budget,
+            "{train.budget} does not count the time of {optim.lr}: leave one of them out",
+        ),
+        (
+            lambda c: c.optim.lr != "auto" or not c.train.init_from,
+            "{optim.lr} is for random weights, not for {train.init_from}",
+        ),
+        (
+            lambda c: c.eval.every or not c.train.until_loss,
+            "{train.until_loss} needs evaluations during training: {eval.every}",
+        ),
+        (
+            lambda c: c.eval.every or not c.train.patience,
+            "{train.patience} needs evaluations during training: {eval.every}",
+        ),
+    )
+
+    @property
+    def is_classifier(self) -> bool:
+        """True if it predicts the class of a text."""
+        return self.task.kind == "classes"
 
 
 def rate_keys(optimizer: str, *, updates_matrices: bool) -> tuple[str, ...]:

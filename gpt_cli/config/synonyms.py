@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
+def _normalised(word: str) -> str:
+    return word.lower().replace("-", "_")
+
+
 def _by_synonym(rows: Mapping[str, str]) -> dict[str, list[str]]:
     """{synonym: our words} of rows {our word: "its synonyms"}."""
     words: dict[str, list[str]] = {}
     for ours, synonyms in rows.items():
         for synonym in synonyms.split():
-            words.setdefault(synonym, []).append(ours)
+            words.setdefault(_normalised(synonym), []).append(ours)
     return words
 
 
@@ -127,10 +131,7 @@ def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, list[str]] |
     ours = {_normalised(one): one for one in known}
     if spelled in ours:
         return [ours[spelled]]
-    if meant := [one for one in (synonyms or {}).get(spelled, []) if not ours or _normalised(one) in ours]:
-        return meant
+    meant = [_normalised(one) for one in (synonyms or {}).get(spelled, [])]
+    if known_ones := [ours[one] for one in meant if one in ours]:
+        return known_ones
     return [ours[close] for close in get_close_matches(spelled, ours, 1, 0.7)]
-
-
-def _normalised(word: str) -> str:
-    return word.lower().replace("-", "_")

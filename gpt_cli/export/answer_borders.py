@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from gpt_cli.config.template import ROLES, TurnTemplate, control_characters
+from gpt_cli.corpus.turn_template import ROLES, TurnTemplate, control_characters
 from gpt_cli.errors import RequestError
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, ForeignTokenizer, Tokenizer
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import RequestError, require_package
 from gpt_cli.export.answer_borders import guarded_jinja
 from gpt_cli.export.architectures import GPT2, LLAMA, QWEN3

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export.answer_borders import learned_template
 from gpt_cli.export.gguf import (

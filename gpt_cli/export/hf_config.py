@@ -3,7 +3,6 @@
 A candidate is built from the sizes; it is accepted if the config.json that we would write for it has the same values.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt_cli.config import Config, ModelConfig
-from gpt_cli.config.validation_messages import translate_errors
-from gpt_cli.config.yaml_subset import ParsedYaml
+from gpt_cli.config.problems import translate_errors
+from gpt_cli.config.yaml_reader import ParsedYaml
 from gpt_cli.errors import UserError
 from gpt_cli.export.architectures import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3
 from gpt_cli.export.layout import Layout
@@ -183,7 +182,10 @@ def _candidate(reader: ConfigReader, keys: Mapping[str, Any], location: str) -> 
     except ValidationError as error:
         problem = next(translate_errors(error, ParsedYaml(location, {"model": values})))
         foreign_keys = {**reader.sizes, "mlp_ratio": reader.width, "bias": "attention_bias"}
-        message = re.sub(r"model\.(\w+)", lambda key: foreign_keys.get(key[1], key[1]), problem.message)
+        message = problem.message
+        for key in problem.keys:
+            name = key.removeprefix("model.")
+            message = message.replace(key, foreign_keys.get(name, name))
         raise UserError(f"it is no model of ours: {message}", where=location) from None
     except (TypeError, ZeroDivisionError, OverflowError):
         raise UserError(f"{reader.width} is {mlp_width!r} and n_embd {values['n_embd']!r}", where=location) from None

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from gpt_cli.config import SampleConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.export.answer_borders import with_chat_template
 from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.class_layouts import choose_class_layout, label_config

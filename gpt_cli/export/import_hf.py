@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, DataConfig, ModelConfig, TaskConfig, TokenizerConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import Notify, RequestError, UserError, first_line
 from gpt_cli.export.class_layouts import as_class_model, as_classifier, class_shapes, is_classifier, read_labels
 from gpt_cli.export.hf_config import read_model

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config, ModelConfig, TaskConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.export.architectures import LAYOUTS, transpose_conv1d
 from gpt_cli.export.class_layouts import choose_class_layout, class_shapes

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import UserError
 from gpt_cli.export.answer_borders import without_answers
 from gpt_cli.files import read_file

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.config import Config, load_config, may_change, to_yaml_scalar
+from gpt_cli.config import Config, load_config, to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import UserError, first_line
 from gpt_cli.files import check_listed, list_directory
@@ -19,6 +19,7 @@ from gpt_cli.run.find_run import refuse_without_record
 from gpt_cli.run.is_training import is_training
 from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import last_logged_step, read_events, read_metrics
+from gpt_cli.run.resume import may_change
 from gpt_cli.run.run_files import RUN, is_imported
 from gpt_cli.terminal.escape import display_width
 from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten

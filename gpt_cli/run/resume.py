@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from gpt_cli.config import Config, changed_keys, load_config, may_change, parse_config, to_yaml_scalar
+from gpt_cli.config import Config, changed_keys, load_config, parse_config, to_yaml_scalar
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import read_config_file, uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS, as_written, is_gone
@@ -18,6 +18,31 @@ if TYPE_CHECKING:
     from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
 
 Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
+
+RESUMABLE_CHANGES = frozenset(
+    {
+        "run_dir",
+        "train.steps",
+        "train.until_loss",
+        "train.max_minutes",
+        "train.patience",
+        "train.micro_batch_size",
+        "train.activation_checkpointing",
+        "eval.every",
+        "eval.batch_size",
+        "checkpoint.*",
+        "sample.*",
+        "log.*",
+        "runtime.*",
+        "parallel.*",
+    }
+)
+"""Keys, or whole sections as `section.*`, in which the config of a resumed run may differ from the run's own."""
+
+
+def may_change(key: str) -> bool:
+    """True if the config of a resumed run may differ in `key` from the run's own."""
+    return key in RESUMABLE_CHANGES or f"{key.partition('.')[0]}.*" in RESUMABLE_CHANGES
 
 
 def with_own_tokenizer(config: Config) -> Config:

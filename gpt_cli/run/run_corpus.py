@@ -7,7 +7,8 @@ from shlex import quote
 from typing import Any, Protocol
 
 from gpt_cli.config import Config
-from gpt_cli.config.paths import overrides_for_missing_texts
+from gpt_cli.config.dump import to_yaml_scalar
+from gpt_cli.config.paths import missing_texts
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
@@ -97,7 +98,7 @@ def suggest_restoring_text(config: Config) -> Iterator[None]:
         if (run := run_of(config)) is not None:
             further = f"gpt train TEXT train.init_from={quote(str(run))}"
             instead = f"train its model further on another: {further}"
-            if places := overrides_for_missing_texts(config):
+            if places := [f"{key}={to_yaml_scalar(value)}" for key, value in missing_texts(config).items()]:
                 moved = " ".join(["gpt train", *map(quote, [str(run), *places])])
                 instead = f"name its new place: {moved}; or {instead}"
             _suggest_restoring(error, config.data.source, instead)

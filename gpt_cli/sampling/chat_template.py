@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.config import Config
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.conversation import ContextWindow, Turn, drop_beginning, no_room
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer

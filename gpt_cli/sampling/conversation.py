@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gpt_cli.config.template import TurnTemplate, refuse_marks
+from gpt_cli.corpus.turn_template import TurnTemplate, refuse_marks
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.tokenizer import Tokenizer

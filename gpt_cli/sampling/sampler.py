@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from gpt_cli.config.template import refuse_marks
+from gpt_cli.corpus.turn_template import refuse_marks
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.prompt import encode_prompt
 from gpt_cli.sampling.sampling_params import SamplingOptions, SamplingParams, random_seed, with_learned_end

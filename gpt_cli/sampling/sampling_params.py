@@ -10,8 +10,8 @@ from numbers import Integral, Real
 from typing import Any, Self, TypedDict
 
 from gpt_cli.config import SampleConfig
+from gpt_cli.config.data_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
 from gpt_cli.config.removed import SAMPLING, accept_removed, without_removed
-from gpt_cli.config.sample_schema import MAX_BEAMS, MAX_LENGTH_PENALTY, MAX_PENALTY, MAX_TEMPERATURE
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import INT32_MAX

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gpt_cli.config.presets import RECIPES
+from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
-from gpt_cli.config.template import TurnTemplate, refuse_marks
+from gpt_cli.corpus.turn_template import TurnTemplate, refuse_marks
 from gpt_cli.errors import UserError
 from gpt_cli.sampling.chat_template import TemplateConversation, TemplateMessage, imported_template
 from gpt_cli.sampling.conversation import Conversation

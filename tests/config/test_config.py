@@ -27,10 +27,10 @@ from gpt_cli.config import (
     parse_config,
     to_yaml_scalar,
 )
-from gpt_cli.config.explain import RESUMABLE_CHANGES
 from gpt_cli.config.keys import description, fields, get_key, schema_of, sections
-from gpt_cli.config.yaml_subset import resolve_scalar
+from gpt_cli.config.yaml_reader import resolve_scalar
 from gpt_cli.errors import RequestError
+from gpt_cli.run.resume import RESUMABLE_CHANGES
 from tests.support.command import ROOT
 
 FEWER = settings(max_examples=settings.default.max_examples // 4)  # an example is a whole config, of a hundred keys
@@ -207,9 +207,10 @@ def test_the_json_schema_of_a_new_process_says_what_every_key_and_section_means(
 
 def test_without_the_source_of_the_schema_there_are_types_and_no_meanings() -> None:
     source = (
-        "import inspect, sys; from gpt_cli.config import json_schema, keys\n"
+        "import inspect\n"
         "def missing(_): raise OSError('could not get source code')\n"
-        "inspect.getsource = missing\n"
+        "inspect.findsource = missing\n"
+        "from gpt_cli.config import json_schema, keys\n"
         "print(keys.description(keys.fields()['model.n_layer']) == '', 'properties' in json_schema())"
     )
     completed = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
@@ -288,8 +289,8 @@ def test_a_byte_order_mark_and_windows_newlines_are_accepted(tmp_path: Path) -> 
     [
         (b"seed: 3\nrun_dir: caf\xe9\n", "is not UTF-8 text: it holds the byte 0xe9", ":2:13"),
         ("seed: 3\n".encode("utf-16"), "is not UTF-8 text: it holds the byte 0xff", ":1:1"),
-        (b"\x7fELF\x02\x01\x01\x00\x00", "not valid YAML: it cannot hold the character U+007F", ":1:1"),
-        (b"#" * 1_000_001, "is larger than 1,000,000 bytes: this is no config file", None),
+        (b"\x7fELF\x02\x01\x01\x00\x00", "not valid YAML: special characters are not allowed: U+007F", ":1:1"),
+        (b"#" * 1_000_001, "is larger than 1,000,000 bytes: this is not a config", None),
     ],
 )
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str, position: str | None) -> None:
@@ -306,20 +307,20 @@ def test_a_missing_file_leads_to_a_similar_one_or_to_a_new_one(tmp_path: Path) -
     (tmp_path / "configs" / "quickstart.yaml").touch()
     with pytest.raises(RequestError, match="there is no config file") as caught:
         load_config(tmp_path / "quickstrat.yaml")
-    assert caught.value.hint == f"did you mean {tmp_path}/configs/quickstart.yaml?"
+    assert caught.value.choices == (f"{tmp_path}/configs/quickstart.yaml",)
     with pytest.raises(RequestError) as caught:
         load_config(tmp_path / "nowhere" / "x.yaml")
-    assert caught.value.hint == f"`gpt config init -o {tmp_path}/nowhere/x.yaml` writes one to start from"
+    assert (caught.value.kind, caught.value.path) == ("no config", f"{tmp_path}/nowhere/x.yaml")
 
 
 def test_a_folder_is_refused_and_a_run_leads_to_its_config(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is a folder, not a config file") as caught:
         load_config(tmp_path)
-    assert caught.value.hint is None
+    assert caught.value.choices == ()
     (tmp_path / "config.yaml").touch()
     with pytest.raises(RequestError) as caught:
         load_config(tmp_path)
-    assert caught.value.hint == f"its config is {tmp_path}/config.yaml"
+    assert caught.value.choices == (f"{tmp_path}/config.yaml",)
 
 
 def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:

@@ -3,39 +3,45 @@
 import random
 import time
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config import Config, annotate_config, dump_config, parse_config
-from gpt_cli.config.foreign_keys import FOREIGN_KEYS, FOREIGN_VALUES, PRECISIONS
 from gpt_cli.config.keys import accepted_types, fields, schema_of, sections
+from gpt_cli.config.synonyms import KEYS, VALUES
 from gpt_cli.errors import RequestError
+from gpt_cli.export.gguf import GGUFType
 from gpt_cli.terminal.escape import escape_control_chars
+from tests.support.command_line_interface import every_command
 
 DEPTH = 20
 
 
-def refusal(text: str, *overrides: str) -> str:
-    """The error as it is printed."""
+def refused(text: str, *overrides: str) -> RequestError:
     with pytest.raises(RequestError) as caught:
         parse_config(text, "c.yaml", overrides)
-    return caught.value.render()
+    return caught.value
+
+
+def refusal(text: str, *overrides: str) -> str:
+    """The error as it is printed."""
+    return refused(text, *overrides).render()
 
 
 WRONG_VALUES = {
     # the config: (message, column, hint)
-    "train: {steps: fast}": ("train.steps must be a whole number, not the text 'fast'", 16, None),
+    "train: {steps: fast}": ("train.steps must be a whole number, not 'fast'", 16, None),
     "train: {steps: true}": ("train.steps must be a whole number, not true", 16, None),
-    "train: {steps: 1e3}": ("train.steps must be a whole number, not 1000.0", 16, "write 1000"),
-    "train: {steps: 1_000}": ("train.steps must be a whole number, not the text '1_000'", 16, "write 1000"),
-    "train: {steps: 0777}": ("train.steps must be a whole number, not the text '0777'", 16, "write 777"),
-    "train: {steps: '9'}": ("train.steps must be a whole number, not the text '9'", 16, "write 9, without quotes"),
+    "train: {steps: 1_000}": ("train.steps must be a whole number, not '1_000'", 16, None),
+    "train: {steps: 0777}": ("train.steps must be a whole number, not '0777'", 16, None),
+    "train: {steps: '9'}": ("train.steps must be a whole number, not '9'", 16, None),
     "train: {steps: null}": ("train.steps must be a whole number, not null", 16, None),
     "train: {steps: -1}": ("train.steps must be at least 0, not -1", 16, None),
     "train: {steps: 1000000000000}": ("train.steps must be at most 2147483647, not 1000000000000", 16, None),
-    "train: {max_minutes: 90s}": ("train.max_minutes must be a number or null, not the text '90s'", 22, "write 1.5"),
+    "train: {max_minutes: soon}": ("train.max_minutes must be a number or null, not 'soon'", 22, None),
     "train: {steps: [1, 2]}": ("train.steps must be a whole number, not a list of 2", 16, None),
     "train: {steps: {a: 1}}": ("train.steps must be a whole number, not a section", 16, None),
     "seed: 9223372036854775808": ("seed must be below 9223372036854775808, not 9223372036854775808", 7, None),
@@ -43,39 +49,39 @@ WRONG_VALUES = {
     "optim: {lr: -.inf}": ("optim.lr must be a finite number, not -inf", 13, None),
     "optim: {lr: 1e999}": ("optim.lr must be a finite number, not inf", 13, None),
     "optim: {lr: 0}": ("optim.lr must be above 0, not 0", 13, None),
-    "optim: {grad_clip: 0}": ("optim.grad_clip must be above 0, not 0", 20, "write null, which means: off"),
-    "train: {patience: -1}": ("train.patience must be at least 1, not -1", 19, "write null, which means: off"),
-    "train: {patience: -2}": ("train.patience must be at least 1, not -2", 19, None),
-    "eval: {every: 0}": ("eval.every must be at least 1, not 0", 15, "write null, which means: the last step alone"),
+    "optim: {grad_clip: 0}": ("optim.grad_clip must be above 0 or null, not 0", 20, "did you mean null?"),
+    "train: {patience: -1}": ("train.patience must be at least 1 or null, not -1", 19, "did you mean null?"),
+    "train: {patience: -2}": ("train.patience must be at least 1 or null, not -2", 19, None),
+    "eval: {every: 0}": ("eval.every must be at least 1 or null, not 0", 15, "did you mean null?"),
     "optim: {lr: true}": ("optim.lr must be a number or auto, not true", 13, None),
-    "optim: {ema: none}": ("optim.ema must be a number or null, not the text 'none'", 14, "write null"),
+    "optim: {ema: none}": ("optim.ema must be a number or null, not 'none'", 14, "did you mean null?"),
     "optim: {betas: [0.9]}": ("optim.betas must be a list of 2 numbers, not a list of 1", 16, None),
     "optim: {betas: [1, 2, 3]}": ("optim.betas must be a list of 2 numbers, not a list of 3", 16, None),
-    "optim: {betas: [0.9, x]}": ("item 2 of optim.betas must be a number, not the text 'x'", 22, None),
+    "optim: {betas: [0.9, x]}": ("item 2 of optim.betas must be a number, not 'x'", 22, None),
     "optim: {betas: [0.9, 1]}": ("item 2 of optim.betas must be below 1, not 1", 22, None),
-    "optim: {name: adam}": ("optim.name must be adamw or muon, not the text 'adam'", 15, "did you mean adamw?"),
+    "optim: {name: adam}": ("optim.name must be adamw or muon, not 'adam'", 15, "did you mean adamw?"),
     "runtime: {device: gpu}": (
-        "runtime.device must be auto, cpu, cuda or mps, not the text 'gpu'",
+        "runtime.device must be auto, cpu, cuda or mps, not 'gpu'",
         19,
         "did you mean cuda?",
     ),
     "runtime: {compile: off}": (
-        "runtime.compile must be auto, reduce-overhead, true or false, not the text 'off'",
+        "runtime.compile must be auto, reduce-overhead, true or false, not 'off'",
         20,
-        "write false",
+        "did you mean false?",
     ),
-    "model: {bias: yes}": ("model.bias must be true or false, not the text 'yes'", 15, "write true"),
-    "model: {bias: 1}": ("model.bias must be true or false, not 1", 15, None),
+    "model: {bias: yes}": ("model.bias must be true or false, not 'yes'", 15, "did you mean true?"),
+    "model: {bias: 1}": ("model.bias must be true or false, not 1", 15, "did you mean true?"),
     "model: 5": ("model must be a section with keys of its own, not 5", 8, None),
     "model: [n_layer]": ("model must be a section with keys of its own, not a list of 1", 8, None),
-    "data: {source: 5}": ("data.source must be text or a list of texts, not 5", 16, "put it in quotes to make it text"),
-    "data: {source: [a, 5]}": ("item 2 of data.source must be text, not 5", 20, "put it in quotes to make it text"),
+    "data: {source: 5}": ("data.source must be text or a list of texts, not 5", 16, None),
+    "data: {source: [a, 5]}": ("item 2 of data.source must be text, not 5", 20, None),
     "data: {source: []}": ("data.source must not be empty", 16, None),
     "data: {source: ['']}": ("item 1 of data.source must not be empty", 17, None),
     "run_dir: ''": ("run_dir must not be empty", 10, None),
-    "sample: {prompt: 1984}": ("sample.prompt must be text, not 1984", 18, "put it in quotes to make it text"),
+    "sample: {prompt: 1984}": ("sample.prompt must be text, not 1984", 18, None),
     "tokenizer: {vocab_size: 300}": (
-        *("tokenizer.vocab_size is only for bpe: a char vocabulary has the size it has", 25),
+        *("tokenizer.vocab_size (300) is for bpe, not for tokenizer.kind (char)", 25),
         None,
     ),
     "model: {n_head: 3}": ("model.n_embd (128) must be a multiple of model.n_head (3)", 17, None),
@@ -85,7 +91,7 @@ WRONG_VALUES = {
         None,
     ),
     "{train: {patience: 3}, eval: {every: null}}": (
-        *("train.patience needs evaluations during training: eval.every is null", 20),
+        *("train.patience (3) needs evaluations during training: eval.every (null)", 20),
         None,
     ),
 }
@@ -107,7 +113,6 @@ def test_a_wrong_value_is_named_with_its_place_and_the_way_out(text: str) -> Non
         ("model: {N-Layer: 3}", "model.N-Layer", "did you mean model.n_layer?"),
         ("trian: {steps: 3}", "trian", "did you mean train?"),
         ("model: {train: {steps: 3}}", "model.train", "did you mean train?"),
-        ("model.n_layer: 3", "model.n_layer", "write n_layer under `model:`"),
         ("every: 3", "every", "did you mean eval.every, checkpoint.every, sample.every or log.every?"),
         ("tokenizer: {patience: 3}", "tokenizer.patience", "did you mean train.patience?"),
         ("block_size: 3", "block_size", "did you mean model.context_length?"),
@@ -128,59 +133,56 @@ def test_an_unknown_key_is_named_with_the_one_that_was_meant(text: str, key: str
     assert lines[2:] == ([f"hint: {hint}"] if hint else [])
 
 
-SPLIT = {
-    # the overrides: whether the split by characters is asked for
-    ("data.split=characters",): True,
-    ("data.split='characters'",): True,
-    ("data.split=documents", 'data.split="characters"'): True,
-    ("data.split=characters", "data.split=documents"): False,
-    ("data.split=documents",): False,
-    (): False,
-}
-
-
-@pytest.mark.parametrize("overrides", SPLIT)
+@pytest.mark.parametrize("override", ["data.split=characters", "data.split='characters'", "data.split=documents"])
 @pytest.mark.parametrize("written", ["", ", split: characters"])
-def test_an_override_that_would_cut_examples_is_refused_however_it_is_written(
-    written: str, overrides: tuple[str, ...]
-) -> None:
+def test_examples_are_never_cut_in_two_however_the_split_is_written(written: str, override: str) -> None:
     text = f"data: {{source: a.jsonl, format: pairs{written}}}"
-    if SPLIT[overrides]:
-        assert refusal(text, *overrides) == (
-            "error: data.split characters is for texts: data.format pairs is split by documents\n"
-            f"  --> override {overrides[-1]!r}\nhint: leave it out: an example is never cut in two"
-        )
-    else:
-        assert parse_config(text, "c.yaml", overrides).data.split == "documents"
+    assert parse_config(text, "c.yaml", [override]).data.split == "documents"
 
 
-def test_words_of_other_trainers_lead_to_values_that_a_key_takes() -> None:
+def test_names_and_words_of_other_trainers_lead_to_ours() -> None:
+    parameters = [parameter for _, command in every_command() for parameter in command.params]
+    options = {option.lstrip("-").replace("-", "_") for parameter in parameters for option in parameter.opts}
+    assert {ours for meant in KEYS.values() for ours in meant} <= {*fields(), *options}
     taken = {word for key in fields() for word in accepted_types(schema_of(key))}
-    taken |= set(schema_of("lora.targets")["items"]["enum"])
-    assert set(FOREIGN_VALUES.values()) <= taken
-    assert not set(FOREIGN_VALUES) & (taken - set(PRECISIONS))
-    assert "hint: did you mean qkv?" in refusal("lora: {rank: 4, targets: [q_proj]}")
-
-
-def test_names_of_other_trainers_lead_to_keys_that_exist() -> None:
-    assert set(FOREIGN_KEYS.values()) <= set(fields())
+    taken |= {*schema_of("lora.targets")["items"]["enum"], *get_args(GGUFType)}
+    assert {ours for meant in VALUES.values() for ours in meant} <= taken
+    assert refused("lora: {rank: 4, targets: [q_proj]}").choices == ("qkv",)
 
 
 NOT_A_CONFIG = {
     # the text: (message, line:column)
-    "seed: 1\nmodel:\n\tn_layer: 3": ("not valid YAML: a tab where only spaces may stand", "3:1"),
-    "seed: 1: 2": ("not valid YAML: a ':' that belongs to no key", "1:8"),
-    "train:\n  steps 5\n  lr: 3": ("not valid YAML: a ':' that belongs to no key", "3:5"),
-    "run_dir: 'x\nseed: 1": ("not valid YAML: a quote that is never closed", "1:10"),
-    "data: {source: [a, b}": ("not valid YAML: a list that is not closed with ']'", "1:21"),
-    "data: {source: a": ("not valid YAML: a mapping that is not closed with '}'", "1:17"),
-    "data: {source: [": ("not valid YAML: a value is missing here", "1:17"),
-    "seed: @1": ("not valid YAML: a character that cannot begin a value", "1:7"),
-    "train:\n  steps: 5\n lr: 3": ("not valid YAML: this does not continue what stands above", "3:2"),
+    "seed: 1\nmodel:\n\tn_layer: 3": (
+        "not valid YAML: found character '\\t' that cannot start any token",
+        "3:1",
+    ),
+    "seed: 1: 2": ("not valid YAML: mapping values are not allowed here", "1:8"),
+    "train:\n  steps 5\n  lr: 3": ("not valid YAML: mapping values are not allowed here", "3:5"),
+    "run_dir: 'x\nseed: 1": ("not valid YAML: found unexpected end of stream", "1:10"),
+    "data: {source: [a, b}": (
+        "not valid YAML: expected ',' or ']', but got '}'",
+        "1:21",
+    ),
+    "data: {source: a": (
+        "not valid YAML: expected ',' or '}', but got '<stream end>'",
+        "1:7",  # of what is never closed
+    ),
+    "data: {source: [": (
+        "not valid YAML: expected the node content, but found '<stream end>'",
+        "1:17",
+    ),
+    "seed: @1": (
+        "not valid YAML: found character '@' that cannot start any token",
+        "1:7",
+    ),
+    "train:\n  steps: 5\n lr: 3": (
+        "not valid YAML: expected <block end>, but found '<block mapping start>'",
+        "3:2",
+    ),
     "%YAML 3.0\n---\na: 1": ("not valid YAML: found incompatible YAML document (version 1.* is required)", "1:1"),
-    'run_dir: "\\U00110000"': ("not valid YAML: this cannot be read (chr() arg not in range(0x110000))", "1:13"),
-    "seed: 1\n\nrun_dir: a\x00b": ("not valid YAML: it cannot hold the character U+0000", "3:11"),
-    "a: \x1b[2J": ("not valid YAML: it cannot hold the character U+001B", "1:4"),
+    'run_dir: "\\U00110000"': ("not valid YAML: chr() arg not in range(0x110000)", "1:13"),
+    "seed: 1\n\nrun_dir: a\x00b": ("not valid YAML: special characters are not allowed: U+0000", "3:11"),
+    "a: \x1b[2J": ("not valid YAML: special characters are not allowed: U+001B", "1:4"),
     'run_dir: "a\\0b"': ("run_dir holds U+0000, which is not text", "1:10"),
     'run_dir: "\\ud800"': ("run_dir holds U+D800, which is not text", "1:10"),
     "seed: 1\nseed: 1": ("seed is given twice, first at c.yaml:1:1", "2:1"),
@@ -191,12 +193,15 @@ NOT_A_CONFIG = {
     "seed: !!python/object/apply:os.system [id]": ("seed has a tag (!), which a config cannot have", "1:7"),
     "!!map {seed: 3}": ("the config has a tag (!), which a config cannot have", "1:1"),
     "? [a]\n: 3": ("a key has to be a word", "1:3"),
-    "seed: 1\n---\nseed: 2": ("a second document: a config is one", "2:1"),
+    "seed: 1\n---\nseed: 2": (
+        "not valid YAML: expected a single document in the stream, but found another document",
+        "2:1",
+    ),
     "- seed": ("a config consists of keys with values, like `seed: 1`", "1:1"),
     "seed": ("a config consists of keys with values, like `seed: 1`", "1:1"),
-    f"seed: {'[' * (DEPTH + 1)}": (f"nested more than {DEPTH} deep", f"1:{7 + DEPTH}"),
-    f"seed: {'{a: ' * 100_000}": (f"nested more than {DEPTH} deep", f"1:{7 + 4 * DEPTH}"),
-    "a" * 1_000_001: ("more than 1,000,000 characters: this is no config", "1:1"),
+    f"seed: {'[' * (DEPTH + 1)}": (f"not valid YAML: nested more than {DEPTH} deep", f"1:{7 + DEPTH}"),
+    f"seed: {'{a: ' * 100_000}": (f"not valid YAML: nested more than {DEPTH} deep", f"1:{7 + 4 * DEPTH}"),
+    "a" * 1_000_001: ("more than 1,000,000 characters: this is not a config", "1:1"),
 }
 
 
@@ -210,14 +215,14 @@ def test_all_problems_of_a_file_and_its_overrides_come_in_one_error_in_order() -
     text = "train:\n  steps: fast\n  steps: 5\nmodel: {n_layr: 3, dropout: 1.5}\nseed: *x\ntrian: {}\n"
     assert refusal(text, "optim.lr=high", "optim.nam=adamw").splitlines() == [
         "error: c.yaml is not a valid config: 8 problems",
-        "  c.yaml:2:10: train.steps must be a whole number, not the text 'fast'",
+        "  c.yaml:2:10: train.steps must be a whole number, not 'fast'",
         "  c.yaml:3:3: train.steps is given twice, first at c.yaml:2:3",
         "  c.yaml:4:9: model.n_layr is not a key; did you mean model.n_layer?",
         "  c.yaml:4:29: model.dropout must be below 1, not 1.5",
-        "  c.yaml:5:7: seed has an alias (*), which a config cannot have; put text that begins with * in quotes",
+        "  c.yaml:5:7: seed has an alias (*), which a config cannot have",
         "  c.yaml:6:1: trian is not a key; did you mean train?",
         "  override 'optim.nam=adamw': optim.nam is not a key; did you mean optim.name?",
-        "  override 'optim.lr=high': optim.lr must be a number or auto, not the text 'high'",
+        "  override 'optim.lr=high': optim.lr must be a number or auto, not 'high'",
     ]
 
 
@@ -274,22 +279,25 @@ def test_null_overrides_what_may_be_null_and_a_dash_is_standard_input() -> None:
 @pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
-        ("train.steps=fast", "train.steps must be a whole number, not the text 'fast'", None),
+        ("train.steps=fast", "train.steps must be a whole number, not 'fast'", None),
         ("train.steps=", "train.steps must be a whole number, not null", None),
         ("optim.betas=[0.9, 2]", "item 2 of optim.betas must be below 1, not 2", None),
         ("run_dir=", "run_dir must not be empty", None),
         ("n_layer=3", "n_layer is not a key", "did you mean model.n_layer?"),
         ("model.n_layer.x=3", "model.n_layer.x is not a key", None),
-        ("model=3", "model is a section", "override one of its keys, such as model.n_layer=..."),
-        ("train.steps", "an override needs a key, '=' and a value", "such as train.steps=500"),
-        ('data.source=[a, "b]', "not valid YAML: a quote that is never closed", None),
+        ("model=3", "model is a section: override one of its keys, such as model.n_layer=...", None),
+        ("train.steps", "'train.steps' is not an override: it needs a key, '=' and a value", None),
+        (
+            'data.source=[a, "b]',
+            "data.source is not valid YAML: found unexpected end of stream",
+            None,
+        ),
         ("data.source=caf\udce9", "data.source holds U+DCE9, which is not text", None),
         ("model.n_head=5", "model.n_embd (128) must be a multiple of model.n_head (5)", None),
     ],
 )
-def test_an_error_in_an_override_names_the_override(override: str, message: str, hint: str | None) -> None:
-    origin = f"override {override!r}".replace("\\\\", "\\")
-    expected = [f"error: {message}", f"  --> {origin}", *([f"hint: {hint}"] if hint else [])]
+def test_an_error_in_an_override_names_its_key_and_no_place(override: str, message: str, hint: str | None) -> None:
+    expected = [f"error: {message}", *([f"hint: {hint}"] if hint else [])]
     assert refusal("model: {n_embd: 128}\noptim: {betas: [0.8, 0.9]}", override).splitlines() == expected
 
 
@@ -335,7 +343,7 @@ def survives(text: str, *overrides: str) -> None:
         return
     assert len(rendered.splitlines()) <= 12
     assert escape_control_chars(rendered, keep="\n") == rendered
-    assert where is not None or "problems" in rendered
+    assert where is not None or "problems" in rendered or overrides
 
 
 def test_five_hundred_damaged_configs_are_loaded_or_refused_and_nothing_else(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, explain, load_config, parse_config
 from gpt_cli.config.keys import fields, get_key
-from gpt_cli.config.presets import RECIPES
+from gpt_cli.config.recipes import RECIPES
 from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.layout import choose_layout
 from gpt_cli.literals import Recipe
@@ -140,5 +140,5 @@ def test_a_text_alone_is_trained_by_a_recipe_too(config, capsys):
 def test_an_unknown_recipe_is_told_with_the_one_that_was_probably_meant(config, capsys):
     assert main(["train", "--config", str(config), "recipe=clasic"]) == 2
     error = capsys.readouterr().err
-    assert "recipe must be classic, modern, speed or null, not the text 'clasic'" in error
+    assert "recipe must be classic, modern, speed or null, not 'clasic'" in error
     assert "did you mean classic?" in error

@@ -10,7 +10,7 @@ import torch
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import DataConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import UserError
 from gpt_cli.export.answer_borders import guarded_jinja
 from gpt_cli.export.gguf import LAYOUTS, chat_keys, export_gguf

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.export import numbers
 from gpt_cli.export.huggingface import export_huggingface

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from gpt_cli.config import ModelConfig, load_config, parse_config
-from gpt_cli.config.presets import RECIPES
+from gpt_cli.config.recipes import RECIPES
 from gpt_cli.model.activation_checkpointing import apply_activation_checkpointing
 from gpt_cli.model.gpt import GPT
 from gpt_cli.training.torch_engine import token_loss

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.config.template import TurnTemplate, turn
+from gpt_cli.config.derived import turn
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.chat_template import TemplateConversation, encode_messages
 from gpt_cli.sampling.conversation import Conversation

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, DataConfig, TokenizerConfig, load_config, parse_config
-from gpt_cli.config.duration import parse_duration
 from gpt_cli.config.keys import get_key
+from gpt_cli.config.section import parse_duration
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.cpu.common.kernel import COMPILING
 from gpt_cli.errors import Notify, RequestError

@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import TokenizerConfig
-from gpt_cli.config.template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.run.load_model import build_model
 from gpt_cli.run.open_checkpoint import open_checkpoint

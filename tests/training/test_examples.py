@@ -16,10 +16,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, load_config, parse_config
-from gpt_cli.config.template import TurnTemplate
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.model.gpt import GPT

@@ -25,9 +25,9 @@ def choose_for_budget(
     short, or several processes are to train it `together`.
     """
     from gpt_cli.config import load_config
-    from gpt_cli.config.duration import parse_duration
     from gpt_cli.config.keys import dotted_keys, get_key
     from gpt_cli.config.load import merge_layers, read_config_file
+    from gpt_cli.config.section import parse_duration
     from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.run.run_files import run_of
     from gpt_cli.search.time_budget import SHAPE, choice_of_run, config_for_budget

@@ -8,7 +8,7 @@ from gpt_cli.cli.output import note
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import dotted_keys, fields, get_key
 from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
-from gpt_cli.config.presets import RECIPES
+from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.removed import is_removed
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.errors import RequestError

@@ -23,7 +23,7 @@ class Base:
     def refuse_another_model(self, overrides: "ConfigValues") -> None:
         """Raise RequestError where another shape is asked for, into which the weights do not fit."""
         from gpt_cli.config import to_yaml_scalar
-        from gpt_cli.config.presets import RECIPES
+        from gpt_cli.config.recipes import RECIPES
         from gpt_cli.training.init_from import FREE
 
         recipe = overrides.get("recipe")

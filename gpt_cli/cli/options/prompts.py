@@ -21,7 +21,7 @@ class Prompt:
 
     def wrapped(self, prefix: str, suffix: str) -> "Prompt":
         """The whole of what is continued. Raises RequestError for a text that imitates `prefix` or `suffix`."""
-        from gpt_cli.config.template import refuse_marks
+        from gpt_cli.corpus.turn_template import refuse_marks
 
         try:
             refuse_marks(self.text, prefix, suffix)

@@ -106,8 +106,7 @@ class Request:
         """The config of the run that was made for this text before, or else one fitted to it and this machine."""
         from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key, refuse_twice
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
-        from gpt_cli.config.load import parse_overrides
-        from gpt_cli.config.overrides import sets_null
+        from gpt_cli.config.load import parse_overrides, sets_null
         from gpt_cli.terminal.table import fold
 
         # null leaves to `gpt` what it would choose anyway

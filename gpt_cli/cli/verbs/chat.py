@@ -13,7 +13,7 @@ from gpt_cli.cli.unknown_characters import UnknownChoice, note_unknown_stops, re
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.config.template import TurnTemplate
+    from gpt_cli.corpus.turn_template import TurnTemplate
     from gpt_cli.tokenizer import Tokenizer
 
 _TURN = "What a turn is"
@@ -59,7 +59,7 @@ def chat(
     """
     arguments = locals()
     from gpt_cli.cli.repl import Repl
-    from gpt_cli.config.template import TurnTemplate
+    from gpt_cli.corpus.turn_template import TurnTemplate
     from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.run.overfitting import note_better_checkpoint
     from gpt_cli.sampling.chat_template import TemplateConversation, imported_template
@@ -98,7 +98,7 @@ def chat(
 def _system_head(system: str, tokenizer: "Tokenizer", template: "TurnTemplate | None", context_length: int) -> str:
     """The message of the system in the template. Raises RequestError for a run that learned no chats, and for a long
     text."""
-    from gpt_cli.config.template import refuse_marks
+    from gpt_cli.corpus.turn_template import refuse_marks
 
     if template is None or not template.is_chat:
         hint = "--prefix stands before what you write" if template is None else None

@@ -44,7 +44,7 @@ def scale(
     Example: gpt scale configs/quickstart.yaml --budget 30m
     """
     from gpt_cli.cli.options.train_request import Request, is_override
-    from gpt_cli.config.duration import parse_duration
+    from gpt_cli.config.section import parse_duration
     from gpt_cli.report.scale_text import draw_scale, render_scale
     from gpt_cli.search.scaling.run_scale import ADVISED, ScaleRequest, run_scale
 

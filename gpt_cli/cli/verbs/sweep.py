@@ -59,7 +59,7 @@ def sweep(
     Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 2
     """
     from gpt_cli.cli.options.config_argument import file_first, suggest_config_of_base
-    from gpt_cli.config.duration import parse_duration
+    from gpt_cli.config.section import parse_duration
     from gpt_cli.report.sweep_page import write_sweep
     from gpt_cli.report.sweep_text import render_sweep
     from gpt_cli.search.sweep.run_sweep import run_sweep

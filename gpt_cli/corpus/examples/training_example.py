@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.config.template import ROLES, control_characters
 from gpt_cli.corpus.records import encode_text
+from gpt_cli.corpus.turn_template import ROLES, control_characters
 from gpt_cli.errors import UserError
 from gpt_cli.terminal.escape import escape_control_chars
 

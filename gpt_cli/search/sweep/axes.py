@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_cli.config.keys import accepted_types, fields, schema_of
-from gpt_cli.config.overrides import sets_null
-from gpt_cli.config.yaml_subset import resolve_scalar
+from gpt_cli.config.load import sets_null
+from gpt_cli.config.yaml_reader import resolve_scalar
 from gpt_cli.errors import RequestError
 
 Point = Mapping[str, str]

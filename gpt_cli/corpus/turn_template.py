@@ -1,29 +1,22 @@
-"""The template of pairs and chats, as far as it is strings: what stands around prompts and completions.
+"""The template of pairs and chats: what stands around prompts and completions.
 
     pairs   PROMPT prompt_end COMPLETION completion_end
     chat    user prompt_end CONTENT completion_end assistant prompt_end CONTENT completion_end ...
 
-What a model continues is `sample.prefix` + prompt + `sample.suffix`, up to `sample.stop`: these keys are that template
-unless a config says otherwise, so that all that writes with a run keeps to it.
+What a model continues is `sample.prefix` + prompt + `sample.suffix`, up to `sample.stop`; `gpt_cli.config.derived`
+derives these from it.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
-from pydantic import BaseModel
-
-from gpt_cli.config.section import given_values
+from gpt_cli.config import DataConfig
+from gpt_cli.config.derived import ROLES as ROLES
 from gpt_cli.errors import RequestError
 
-if TYPE_CHECKING:
-    from gpt_cli.config.schema import DataConfig
-    from gpt_cli.config.yaml_subset import ParsedYaml
-
-ROLES = ("system", "user", "assistant")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ESCAPED = frozenset('"\\\n\r\t\b\f')
 
@@ -37,7 +30,7 @@ class TurnTemplate:
     completion_end: str
 
     @classmethod
-    def of(cls, data: "DataConfig") -> Self | None:
+    def of(cls, data: DataConfig) -> Self | None:
         """That of a run's `data`; None where it learned text."""
         return None if data.format in ("text", "labelled") else cls(data.format, data.prompt_end, data.completion_end)
 
@@ -115,54 +108,4 @@ def refuse_marks(text: str, prefix: str, suffix: str) -> None:
     With it a user could end the own turn and write another's.
     """
     if found := sorted(control_characters(prefix, suffix) & set(text)):
-        raise RequestError(f"the text has {found[0]!r}, which only the template of the run has", hint="leave it out")
-
-
-def sample_section(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` of a config, sections by name, with the template of its `data` for what `sample` does not say.
-
-    A sample of lines is one line.
-    """
-    data, sample = given_values(values.get("data", {})), given_values(values.get("sample", {}))
-    is_lines = (data.get("format", "text"), data.get("documents")) == ("text", "lines")
-    if is_lines and isinstance(values.get("sample", {}), Mapping | BaseModel):
-        return {**values, "sample": {**sample, "stop": sample.get("stop") or ["\n"]}}
-    prompt_end, completion_end = data.get("prompt_end", "\x02"), data.get("completion_end", "\x03")
-    if data.get("format") not in ("pairs", "chat") or not (
-        isinstance(prompt_end, str) and isinstance(completion_end, str) and prompt_end and completion_end
-    ):
-        return dict(values)  # whatever is wrong is reported for what it is
-    if "sample" in values and not isinstance(values["sample"], Mapping | BaseModel):
-        return dict(values)
-    template = turn(data["format"], prompt_end, completion_end)
-    values_set = {key: value for key, value in sample.items() if value or key not in template}
-    return {**values, "sample": {**template, **values_set}}
-
-
-def forget_format(document: "ParsedYaml", written: Mapping[str, Any]) -> "ParsedYaml":
-    """`document`, overrides over the values that a run has `written`, without what follows from its data.format.
-
-    A run writes its template out in `sample`; where an override changes what it is made of, it is made anew. Another
-    format also has defaults of its own for data.split and data.too_long. What is overridden stays.
-    """
-    overridden = {path for path, location in document.locations.items() if location.line is None}
-    data, sample = written.get("data"), written.get("sample")
-    if not (isinstance(data, Mapping) and isinstance(sample, Mapping)):
-        return document
-    if overridden.isdisjoint({("data", key) for key in ("format", "documents", "prompt_end", "completion_end")}):
-        return document
-    template = sample_section({"data": data}).get("sample", {})
-    stale = {key for key, value in template.items() if sample.get(key) == value and ("sample", key) not in overridden}
-    kept = {key: value for key, value in document.values["sample"].items() if key not in stale}
-    now = document.values["data"]
-    if any(now.get(key) != data.get(key) for key in ("format", "documents")):
-        now = {key: now[key] for key in now if key not in ("split", "too_long") or ("data", key) in overridden}
-    return replace(document, values=document.values | {"sample": kept, "data": now})
-
-
-def turn(form: str, prompt_end: str, completion_end: str) -> dict[str, Any]:
-    """`prefix` and `suffix` of what a user says, and the `stop` of the answer."""
-    if form == "chat":
-        suffix = f"{completion_end}{ROLES[-1]}{prompt_end}"
-        return {"prefix": f"{ROLES[1]}{prompt_end}", "suffix": suffix, "stop": [completion_end]}
-    return {"prefix": "", "suffix": prompt_end, "stop": [completion_end]}
+        raise RequestError(f"the text has {found[0]!r}, which only the template of the run has")

@@ -8,8 +8,6 @@ of the text, the size, the context or the length of a run, which are the reader'
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
 _PLAIN: Mapping[str, Any] = {
     "causal": True,
     "norm_position": "pre",
@@ -91,15 +89,3 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
 }
 """Recipe -> section -> key -> value."""
-
-
-def apply_preset(values: Mapping[str, Any], recipe: str) -> dict[str, Any]:
-    """`values` of a config, sections by name, with those of `recipe` for what they do not say."""
-    filled = dict(values)
-    for section, settings in RECIPES[recipe].items():
-        section_values = values.get(section, {})
-        if isinstance(section_values, BaseModel):
-            section_values = section_values.model_dump(exclude_unset=True)
-        if isinstance(section_values, Mapping):  # anything else is reported for what it is
-            filled[section] = {**settings, **section_values}
-    return filled
