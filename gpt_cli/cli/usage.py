@@ -60,7 +60,7 @@ def _options_like(command: Any, name: str, arguments: Sequence[str]) -> list[str
     return [f"{key}={_value_of(name, arguments, bool in (fields()[key].annotation,))}" for key in keys]
 
 
-def _value_of(name: str, arguments: Sequence[str], is_switch: bool) -> str:
+def _value_of(name: str, arguments: Sequence[str], is_switch: bool = False) -> str:
     """The text after the option `name` on the command line."""
     for argument, following in pairwise([*arguments, "--"]):
         option, equals, text = argument.lstrip("-").partition("=")

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
-    """The config `file` under `overrides`, all of which have an effect. Raises what `load_config` raises."""
-    from gpt_cli.cli.options.ineffective_keys import refuse_without_effect
+    """The config `file` under `overrides`; notes what has no effect. Raises what `load_config` raises."""
+    from gpt_cli.cli.options.ineffective_keys import note_without_effect
     from gpt_cli.config import load_config
 
     config = load_config(file, overrides)
-    refuse_without_effect(config, overrides)
+    note_without_effect(config, overrides)
     return config
 
 
@@ -67,7 +67,7 @@ def config_or_defaults(arguments: Sequence[str], *, hint: str) -> "Config":
 
     Raises RequestError for a second file, with `hint`, and what `load_config` raises.
     """
-    from gpt_cli.cli.options.ineffective_keys import refuse_without_effect
+    from gpt_cli.cli.options.ineffective_keys import note_without_effect
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.config import parse_config
 
@@ -78,5 +78,5 @@ def config_or_defaults(arguments: Sequence[str], *, hint: str) -> "Config":
     if files:
         return load_effective(Path(files[0]), overrides)
     config = parse_config("", "the defaults", overrides)
-    refuse_without_effect(config, overrides)
+    note_without_effect(config, overrides)
     return config

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from shlex import join, quote
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,13 +35,11 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     """The data section that the options amount to. Raises RequestError, with the options' names, for what cannot be."""
     from pydantic import ValidationError
 
-    from gpt_cli.config import DataConfig
+    from gpt_cli.config import Config
+    from gpt_cli.config.problems import to_error, translate_errors
+    from gpt_cli.config.yaml_reader import ParsedYaml
     from gpt_cli.corpus.matching_store import find_store
 
-    if not 0 < keys["val_fraction"] < 1:
-        raise RequestError(f"--val-fraction must lie between 0 and 1, not {keys['val_fraction']}")
-    if not 0 <= keys["test_fraction"] < 1:
-        raise RequestError(f"--test-fraction must lie between 0 and 1, not {keys['test_fraction']}")
     if keys.get("val_source") and keys["val_fraction"] != VAL_FRACTION:
         raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
     refuse_text_key(corpus, keys["text_key"])
@@ -53,20 +51,19 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
         if "\0" not in source and find_store(source) is not None:
-            hint = f"train on it as it is: gpt train {quote(source)}; or give the text that it was made of"
-            raise RequestError(f"{source} is a token store already, not text", hint=hint)
+            raise RequestError(f"{source} is a token store already, not text", path=source, kind="token store")
     refuse_twice(corpus)
     weights = keys.get("weights")
     if weights and len(weights) != len(corpus):
         times = plural(len(weights), "time")
         texts = plural(len(corpus), "text")
         raise RequestError(f"--weight is given {times} for {texts}", hint="give one --weight for each text, in order")
+    values = {"data": {"source": corpus[0] if len(corpus) == 1 else corpus, **keys}}
     try:
-        return DataConfig(source=corpus[0] if len(corpus) == 1 else corpus, **keys)
+        return Config.model_validate(values).data
     except ValidationError as error:
-        first = error.errors()[0]
-        key = "".join(f"{part}: " for part in first["loc"][:1])
-        raise RequestError(f"{key}{first['msg'].removeprefix('Value error, ')}") from error
+        name = "the command line"
+        raise to_error(name, [*translate_errors(error, ParsedYaml(name, values))]) from error
 
 
 def _refuse_key(source: str, options: Mapping[str, Any]) -> None:
@@ -95,22 +92,13 @@ def _refuse_config(source: str) -> None:
         return
     if not config.model_fields_set:  # an empty file, or comments
         return
-    its_text = f" its text: {join(config.data.sources)}" if "source" in config.data.model_fields_set else " a text"
-    raise RequestError(f"{source} is a config, not text", hint=f"name{its_text}")
+    raise RequestError(f"{source} is a config, not text", path=source, kind="config")
 
 
 def refuse_run(source: str) -> None:
     """Raise RequestError for a run, which has a text and a tokenizer and is neither."""
-    from gpt_cli.config import load_config
-
-    run = Path(source)
-    if "\0" in source or not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
-        return
-    data, tokenizer = load_config(run / "config.yaml").data, quote(str(run / "tokenizer.json"))
-    kinds = {"chat": "chats", "pairs": "pairs", "labelled": "labelled texts"}
-    learned = f"it learned the {kinds[data.format]} of" if data.format in kinds else "its text is"
-    hint = f"{learned} {join(data.sources)}; its tokenizer, {tokenizer}"
-    raise RequestError(f"{source} is a run, not text", hint=hint)
+    if "\0" not in source and all(os.path.isfile(Path(source, name)) for name in ("run.json", "config.yaml")):
+        raise RequestError(f"{source} is a run, not text", path=source, kind="run")
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:

@@ -62,12 +62,10 @@ class Request:
                 hint="a run has one config" if Path(sources[0]).suffix.lower() in YAML else on_text,
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
-        from gpt_cli.cli.options.ineffective_keys import note_without_effect, refuse_without_effect
+        from gpt_cli.cli.options.ineffective_keys import note_without_effect
         from gpt_cli.run.resume import refuse_another_text
 
-        refuse_without_effect(self.config, self.overrides)
-        if self.file is not None:
-            note_without_effect(self.config, self.file)
+        note_without_effect(self.config, self.overrides, self.file)
         if self.file is None and into_run:
             refuse_another_text(self.config)  # before the text is read with another tokenizer
 

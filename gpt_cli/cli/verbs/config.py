@@ -172,7 +172,7 @@ def _starter(overrides: list[str]) -> str:
 def _fitted(source: str, overrides: list[str]) -> str:
     from gpt_cli.cli.options.data_options import refuse_twice
     from gpt_cli.cli.options.fit_config import fit_to_this_machine
-    from gpt_cli.cli.options.ineffective_keys import refuse_without_effect
+    from gpt_cli.cli.options.ineffective_keys import note_without_effect
     from gpt_cli.config import comment, dump_config, parse_config
     from gpt_cli.config.load import parse_overrides
 
@@ -191,5 +191,5 @@ def _fitted(source: str, overrides: list[str]) -> str:
     # Without run_dir the run gets the name of the file, whatever that will be.
     content = dump_config(fitted.model_copy(update={"run_dir": None}), full=False)
     changed = parse_config(content, "the fitted config", overrides)
-    refuse_without_effect(changed, overrides)
+    note_without_effect(changed, overrides)
     return "\n".join([*heading, "", dump_config(changed, full=False)])
