@@ -46,7 +46,7 @@ from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError
-from gpt_cli.files.safe_io import how_to_permit, how_to_shorten
+from gpt_cli.files.safe_io import reason_of
 from gpt_cli.runtime.cpu_level import restrict_libraries
 from gpt_cli.terminal.table import terminal_columns
 
@@ -241,10 +241,7 @@ def _explain(error: Exception) -> UserError:
         explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
     elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         place = os.fspath(error.filename)
-        hints = {errno.EACCES: how_to_permit, errno.ENAMETOOLONG: how_to_shorten}
-        hint_of = hints.get(error.errno) if isinstance(place, str) else None
-        way_out = None if hint_of is None else hint_of(Path(place))
-        explained = UserError(f"cannot use {place}: {(error.strerror or '').lower()}", hint=way_out)
+        explained = UserError(f"cannot use {place}: {reason_of(error, Path(os.fsdecode(place)))}")
     elif isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding() != "utf-8":
         name = f"the name {error.object!r} cannot be used: this locale has names in {error.encoding}"
         explained = UserError(name, hint=IN_UTF_8)

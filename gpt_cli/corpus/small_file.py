@@ -10,7 +10,7 @@ from gpt_cli.corpus.compression import expand, is_compressed
 from gpt_cli.corpus.records import parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
-from gpt_cli.files.safe_io import format_size, similar_path
+from gpt_cli.files.safe_io import format_size, similar_paths
 
 _LIMIT = 1 << 28  # bytes
 
@@ -34,7 +34,7 @@ def read_small_file(path: Path) -> str:
     elif path.exists():
         data = _expand(path) if is_compressed(path) else read_file(path, _LIMIT)
     else:
-        raise RequestError(f"there is no file {path}", hint=similar_path(path))
+        raise RequestError(f"there is no file {path}", choices=similar_paths(path))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -32,7 +32,7 @@ from gpt_cli.corpus.readers import (
 from gpt_cli.corpus.records import Record, Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files.safe_io import CHUNK, similar_path, translate_os_errors
+from gpt_cli.files.safe_io import CHUNK, similar_paths, translate_os_errors
 from gpt_cli.terminal.plural import plural
 
 _T = TypeVar("_T")
@@ -202,12 +202,12 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
             target = os.readlink(path)
             where = "itself" if target == path.name else f"{target}, where there is no file"
             raise RequestError(f"{path} is a link to {where}")
-    hint = similar_path(path)
-    if hint is None and len(str(path).split()) > 1:
+    similar, hint = similar_paths(path), None
+    if not similar and len(str(path).split()) > 1:
         hint = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
-    if hint is None and not path.suffix and next(path.parent.glob("*/run.json"), None) is not None:
+    if not similar and hint is None and not path.suffix and next(path.parent.glob("*/run.json"), None) is not None:
         hint = f"gpt runs --dir {quote(str(path.parent))} lists the runs there are"
-    raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
+    raise RequestError(f"{_restore_url(path)} does not exist", hint=hint, choices=similar)
 
 
 def _restore_url(path: Path) -> str:

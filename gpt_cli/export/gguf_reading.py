@@ -33,7 +33,7 @@ from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import convert_tensors, create_imported
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.vocabulary import parse_exported
-from gpt_cli.files.safe_io import similar_path
+from gpt_cli.files.safe_io import similar_paths
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
 from gpt_cli.tokenizer.loader import parse_tokenizer
@@ -56,8 +56,9 @@ def import_gguf(file: Path, run_dir: Path) -> Layout:
     gguf = gguf_package()
     if not file.is_file():
         problem = f"{file} is a directory, not a GGUF file" if file.is_dir() else f"there is no file {file}"
-        similar = None if file.exists() else similar_path(file)
-        raise RequestError(problem, hint=similar or "gpt export RUN model.gguf writes one")
+        similar = [] if file.exists() else similar_paths(file)
+        hint = None if similar else "gpt export RUN model.gguf writes one"
+        raise RequestError(problem, hint=hint, choices=similar)
     try:
         reader = gguf.GGUFReader(file)
         keys = {key: value.contents() for key, value in reader.fields.items() if not key.startswith("GGUF.")}

@@ -16,4 +16,4 @@ def cache_dir() -> Path:
     try:
         return Path.home() / ".cache" / "gpt"
     except RuntimeError as error:
-        raise UserError("there is no home directory to keep a cache in", hint="set GPT_CACHE to a directory") from error
+        raise UserError("there is no home directory to keep a cache in, and GPT_CACHE is not set") from error

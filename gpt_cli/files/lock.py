@@ -40,9 +40,9 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
     release, as then two processes could each lock a file of their own.
     """
 
-    def __init__(self, directory: Path, *, write: bool = True, another: str = "another run_dir") -> None:
-        """Acquire the lock. `write`: write the holder into the file. Raises LockedError, whose hint names `another`."""
-        self.path, self._another = directory / "lock", another
+    def __init__(self, directory: Path, *, write: bool = True) -> None:
+        """Acquire the lock. `write`: write the holder into the file. Raises LockedError."""
+        self.path = directory / "lock"
         require_regular_file(self.path)
         with translate_os_errors("write", self.path):
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | NO_FOLLOW, 0o666)
@@ -88,15 +88,11 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
                 reason = (error.strerror or str(error)).lower()
                 raise DiskError(
                     f"cannot lock {self.path}: the file system has no locks ({reason}), and without one two runs could"
-                    " write there at once",
-                    hint="choose a run_dir on another file system, such as a local disk",
+                    " write there at once"
                 ) from error
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
                 raise
-            raise LockedError(
-                f"another process is writing to {directory} ({_describe_holder(self.path)})",
-                hint=f"wait for it to end, stop it, or choose {self._another}",
-            ) from error
+            raise LockedError(f"another process is writing to {directory} ({_describe_holder(self.path)})") from error
 
 
 def _holder() -> dict[str, str | int]:
@@ -112,4 +108,4 @@ def _describe_holder(path: Path) -> str:
         holder = json.loads(read_file(path, limit=4096))
         return f"process {holder['pid']} on {holder['host']}, since {holder['started']}"
     except (ValueError, TypeError, KeyError):  # just created, or overwritten
-        return "it has not said who it is"
+        return "holder unknown"

@@ -6,50 +6,42 @@ import re
 import unicodedata
 from itertools import chain, count
 from pathlib import Path
-from shlex import quote
 
 from gpt_cli.errors import RequestError
-from gpt_cli.files.safe_io import DiskError, translate_os_errors
+from gpt_cli.files.safe_io import DiskError, owner_of, translate_os_errors
 
 
 def refuse_dash(output: Path, what: str = "a directory") -> None:
     """Raise RequestError for `-`, a standard stream elsewhere, and for a new run or folder named like an option."""
     if str(output) == "-":
-        raise RequestError(f"- is no name for {what}: elsewhere it means standard input", hint="choose another name")
+        raise RequestError(f"- is no name for {what}: elsewhere it means standard input")
     if what != "a file" and str(output).startswith("-") and not os.path.lexists(output):
-        another = str(output).lstrip("-") or "NAME"
         problem = f"{output} is no name for {what}: what begins with a dash is an option elsewhere"
-        raise RequestError(problem, hint=f"put it in a folder, or choose another name: {another}")
+        raise RequestError(problem, choices=[name for name in [str(output).lstrip("-")] if name])
 
 
-def require_directory(path: Path, option: str, *, missing: bool = True) -> None:
-    """Raise RequestError if `path`, which was given with `option`, is no directory. `missing`: it need not exist."""
+def require_directory(path: Path, *, missing: bool = True) -> None:
+    """Raise RequestError if `path` is no directory. `missing`: it need not exist."""
     with translate_os_errors("use", path):
         is_wrong = not path.is_dir() and (path.exists() or not missing)
     if is_wrong:
-        problem = f"{path} is not a directory" if path.exists() else f"there is no directory {path}"
-        raise RequestError(problem, hint=f"name another with {option}")
+        raise RequestError(f"{path} is not a directory" if path.exists() else f"there is no directory {path}")
 
 
-def require_writable(output: Path, option: str | None = "-o") -> None:
-    """Raise RequestError if `output` cannot be a file, DiskError if it may not be.
-
-    `option`: with which it was given, for the hint.
-    """
+def require_writable(output: Path) -> None:
+    """Raise RequestError if `output` cannot be a file, DiskError if it may not be."""
     refuse_dash(output, "a file")
-    another = "choose another file" + ("" if option is None else f" with {option}")
     with translate_os_errors("write", output):
         has_parent, is_directory = output.parent.is_dir(), output.is_dir()
         file = next((folder for folder in output.parents if folder.is_file()), None)
     if file is not None:
-        raise RequestError(f"{file} is a file, not a directory to write into", hint=another)
+        raise RequestError(f"{file} is a file, not a directory to write into")
     if not has_parent:
-        missing = f"there is no directory {output.parent} to write {output.name} into"
-        raise RequestError(missing, hint=f"mkdir -p {quote(str(output.parent))}")
+        raise RequestError(f"there is no directory {output.parent} to write {output.name} into")
     if is_directory:
-        raise RequestError(f"{output} is a directory", hint=another)
+        raise RequestError(f"{output} is a directory")
     if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise DiskError(f"cannot write {output}: {why_closed(output.parent)}", hint=another)
+        raise DiskError(f"cannot write {output}: {why_closed(output.parent)}")
 
 
 def free_name(stem: str, suffix: str) -> Path:
@@ -60,8 +52,9 @@ def free_name(stem: str, suffix: str) -> Path:
 
 def why_closed(folder: Path) -> str:
     """The reason, in words, why nothing may be written into `folder`."""
-    is_read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
-    return os.strerror(errno.EROFS if is_read_only else errno.EACCES).lower()
+    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return os.strerror(errno.EROFS).lower()
+    return f"{os.strerror(errno.EACCES).lower()}{owner_of(folder)}"
 
 
 def to_slug(stem: str) -> str:

@@ -17,7 +17,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.terminal.plural import plural
 
 CHUNK = 1 << 20
-_FREE_SPACE = "free some space and run the same command again"
+_LONGEST_NAME = 255  # bytes, on the file systems in use
 BINARY = getattr(os, "O_BINARY", 0)  # Windows only; there, text mode would rewrite newlines
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)
@@ -137,16 +137,16 @@ def list_directory(path: Path) -> list[str]:
             return []
 
 
-def similar_path(path: Path) -> str | None:
-    """A hint where there is no file `path`: the one beside it whose name is most like its name; None if none is."""
+def similar_paths(path: Path) -> list[str]:
+    """The path beside `path`, which is not there, whose name is most like its name; none if none is."""
     try:
         names = [name for name in os.listdir(path.parent) if name != path.name]
         alike = get_close_matches(path.name, sorted(names))
         close = [name for name in alike if get_close_matches(path.stem, [Path(name).stem])]  # not by its suffix alone
         "".join([path.name, *close[:1]]).encode()  # a name that is not UTF-8 could not be typed
     except (OSError, ValueError):
-        return None
-    return f"did you mean {path.parent / close[0]}?" if close else None
+        return []
+    return [str(path.parent / name) for name in close[:1]]
 
 
 def sync_directory(path: Path) -> None:
@@ -205,25 +205,50 @@ def read_chunks(path: Path, *, only_regular: bool = True, follow: bool = True) -
 
 @contextmanager
 def translate_os_errors(action: str, path: Path, needed: int | None = None) -> Iterator[None]:
-    """Raise an OSError as a DiskError: cannot `action` `path`, with the reason and a hint."""
+    """Raise an OSError as a DiskError: cannot `action` `path`, with the reason."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_space(path, needed) from error
         if error.errno == errno.EDQUOT:  # free space on the disk does not help
-            raise DiskError(f"disk quota exceeded while writing {path}", hint=_FREE_SPACE) from error
+            raise DiskError(f"disk quota exceeded while writing {path}") from error
         needs_directory = error.errno == errno.ENOTDIR or (error.errno == errno.EEXIST and action == "create")
         if needs_directory and (file := _file_above(path)) is not None:
-            problem = f"cannot {action} {path}: {file} is a file, not a directory"
-            raise DiskError(problem, hint="choose another name") from error
-        reason = (error.strerror or str(error)).lower()
-        raise DiskError(f"cannot {action} {path}: {reason}", hint=_way_out(action, error, path)) from error
+            raise DiskError(f"cannot {action} {path}: {file} is a file, not a directory") from error
+        raise DiskError(f"cannot {action} {path}: {reason_of(error, path)}") from error
 
 
 def _file_above(path: Path) -> Path | None:
     """The file that stands where `path` has, or is, a directory."""
     return next((folder for folder in (path, *path.parents) if folder.is_file()), None)
+
+
+def reason_of(error: OSError, path: Path) -> str:
+    """The reason of an `error` about `path`, with the owner of what is closed, or the length of a name too long."""
+    reason = (error.strerror or str(error)).lower()
+    if error.errno == errno.EACCES:
+        return reason + owner_of(path)
+    length = max((len(os.fsencode(part)) for part in path.parts), default=0)
+    if error.errno == errno.ENAMETOOLONG and length > _LONGEST_NAME:
+        return f"{reason} (a name has at most {_LONGEST_NAME} bytes, not {length})"
+    return reason
+
+
+def owner_of(path: Path) -> str:
+    """The owner of what is closed, ` (PATH belongs to ann)`, for a message: `path`, or a folder above it.
+
+    "" where nothing is known of it.
+    """
+    places = [place for place in (*reversed(path.parents), path) if os.path.lexists(place)]
+    *folders, there = places or [path]
+    closed = next((folder for folder in folders if not os.access(folder, os.X_OK)), there)
+    if closed == path and folders and os.access(path, os.R_OK) and not os.access(folders[-1], os.W_OK):
+        closed = folders[-1]  # in which nothing may be replaced
+    try:
+        return f" ({closed if closed.name else closed.absolute()} belongs to {_owner_of(closed)})"
+    except (OSError, NotImplementedError):  # Windows has no owners
+        return ""
 
 
 def how_to_permit(path: Path) -> str | None:
@@ -254,14 +279,6 @@ def _owner_of(path: Path) -> str:
         return path.owner()
     except KeyError:
         return f"user {path.stat().st_uid}"
-
-
-def how_to_shorten(path: Path) -> str:
-    """The hint for a `path` that is too long, with the length of a name in it that is too long."""
-    length = max((len(os.fsencode(part)) for part in path.parts), default=0)
-    if length <= 255:
-        return "choose a shorter path"
-    return f"a name has at most 255 bytes, not {length}: choose a shorter one"
 
 
 def format_size(size: int) -> str:
@@ -303,22 +320,7 @@ def _no_space(path: Path, needed: int | None) -> DiskError:
     details = [] if needed is None else [f"needs {format_size(needed)}"]
     with suppress(OSError):  # e.g. no parent; the free space is only a detail
         details.append(f"{format_size(shutil.disk_usage(path if path.is_dir() else path.parent).free)} free")
-    return DiskError(
-        f"no space left on device while writing {path} ({', '.join(details)})",
-        hint=_FREE_SPACE,
-    )
-
-
-def _way_out(action: str, error: OSError, path: Path) -> str | None:
-    if error.errno == errno.EIO:
-        return "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again"
-    if error.errno == errno.ENAMETOOLONG:
-        return how_to_shorten(path)
-    if action in ("read", "list"):
-        return how_to_permit(path) if error.errno == errno.EACCES else None
-    if error.errno == errno.EROFS:  # Linux remounts a failing disk read-only
-        return "mount it for writing and run the same command again, or choose another directory"
-    return "choose a directory you may write to" if error.errno in (errno.EACCES, errno.EPERM) else None
+    return DiskError(f"no space left on device while writing {path} ({', '.join(details)})")
 
 
 def _kind(mode: int) -> str:

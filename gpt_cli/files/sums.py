@@ -74,22 +74,13 @@ def check_listed(path: Path, names: Collection[str] | None = None, *, follow: bo
     A directory without SHA256SUMS, of an older gpt, is not checked. Links are refused unless `follow`.
     """
     for retries in reversed(range(_MAX_TRIES)):
-        try:
-            lines = _listed(path, follow)
-        except DamagedError as error:
-            error.hint = error.hint or f"if the rest of it is whole, remove {path / SUMS}: nothing is compared then"
-            raise
+        lines = _listed(path, follow)
         listed = {name for name, _ in lines if names is None or name in names}
         mismatch = next((name for name in sorted(listed) if (name, _sum_of(path / name, follow)) not in lines), None)
         if mismatch is None:
             return
         if not retries or lines == _listed(path, follow):
-            damaged = DamagedError(
-                f"{path / mismatch} does not match its SHA-256: it is damaged, or was edited",
-                hint=f"if you edited it, remove its line from {path / SUMS}; else put back what it was",
-            )
-            damaged.member = mismatch
-            raise damaged
+            raise DamagedError(f"{path / mismatch} does not match its SHA-256: it is damaged, or was edited")
 
 
 def unlisted(path: Path, names: Iterable[str]) -> list[str]:

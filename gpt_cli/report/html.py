@@ -43,14 +43,11 @@ def stylesheet() -> str:
     return (_TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
-def check_page(output: Path, hint: str, option: str = "-o") -> None:
-    """Raise RequestError now, not after the work, if a page cannot be written to `output`.
-
-    It was given with `option`; `hint` is an example.
-    """
+def check_page(output: Path, hint: str) -> None:
+    """Raise RequestError now, not after the work, if a page cannot be written to `output`. `hint` is an example."""
     if output.suffix.lower() not in (".html", ".htm"):
         raise RequestError(f"a page is written as .html, not as {output}", hint=hint)
-    require_writable(output, option)
+    require_writable(output)
 
 
 def write_page(output: Path, page: str) -> None:

@@ -26,7 +26,7 @@ def trash_run(path: Path) -> Path:
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         reason = why_closed(path if not os.access(path, os.W_OK) else path.parent)
         raise DiskError(f"cannot move {path}: {reason}", hint="only who may write to it and beside it can")
-    with DirectoryLock(path, another="another run"):
+    with DirectoryLock(path):
         make_directory(trash)
         target = free_name(trash / path.name)
         with translate_os_errors("move", path):

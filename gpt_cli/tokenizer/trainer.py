@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files.safe_io import similar_path
+from gpt_cli.files.safe_io import similar_paths
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.base import Tokenizer, encode_text
 from gpt_cli.tokenizer.bpe import BPETokenizer
@@ -56,11 +56,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig, *, at_most: b
 
 def _load(path: Path, config: TokenizerConfig) -> Tokenizer:
     if not path.exists():
-        raise RequestError(
-            f"tokenizer.file {path} does not exist",
-            hint=similar_path(path)
-            or "make one with `gpt tokenize`, or leave tokenizer.file out to learn one from the text",
-        )
+        choices = similar_paths(path)
+        raise RequestError(f"tokenizer.file {path} does not exist", keys=["tokenizer.file"], choices=choices)
     tokenizer = load_tokenizer(path, config.pattern)
     if tokenizer.kind != config.kind:
         raise RequestError(

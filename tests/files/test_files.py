@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gpt_cli import files
 from gpt_cli.errors import UserError
 from gpt_cli.files import AppendOnlyFile, DamagedError, DirectoryLock, DiskError, ExistsError, LockedError
-from gpt_cli.files.safe_io import similar_path
-from tests.support.faulty_disk import HINTS, FaultyDisk
+from gpt_cli.files.safe_io import similar_paths
+from tests.support.faulty_disk import REASONS, FaultyDisk
 from tests.support.lock import locked_elsewhere
 
 CONTENTS = {"a.bin": bytes(range(256)), "b.txt": b"text\n", "empty": b""}
@@ -139,9 +139,8 @@ def test_what_may_never_end_is_not_read_without_a_bound(tmp_path: Path, name: st
 
 def test_a_full_disk_is_told_with_what_is_needed_and_what_is_free(tmp_path: Path, disk: FaultyDisk) -> None:
     disk.fail(1, errno.ENOSPC)
-    with pytest.raises(DiskError, match=r"no space left .*/file \(needs 3\.0 MB, [\d.]+ .B free\)") as caught:
+    with pytest.raises(DiskError, match=r"no space left .*/file \(needs 3\.0 MB, [\d.]+ .B free\)"):
         files.write_file(tmp_path / "file", bytes(3_000_000))
-    assert caught.value.hint == "free some space and run the same command again"
 
 
 def test_space_that_is_not_there_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
@@ -150,15 +149,13 @@ def test_space_that_is_not_there_is_noticed_before_anything_is_written(tmp_path:
         files.require_space(tmp_path, 10**18)
 
 
-@pytest.mark.parametrize("error", HINTS)
+@pytest.mark.parametrize("error", REASONS)
 def test_a_place_that_may_not_be_written_to_is_named_with_a_way_out(
     tmp_path: Path, disk: FaultyDisk, error: int
 ) -> None:
     disk.fail(0, error)
-    says = r"cannot create .*/new: (permission denied|read-only|input/output error)"
-    with pytest.raises(DiskError, match=says) as caught:
+    with pytest.raises(DiskError, match=f"^cannot create {tmp_path / 'new'}: {REASONS[error]}$"):
         files.make_directory(tmp_path / "new")
-    assert caught.value.hint == HINTS[error]
 
 
 def test_made_directories_are_on_the_disk_with_all_their_parents(tmp_path: Path, disk: FaultyDisk) -> None:
@@ -487,7 +484,7 @@ def test_a_lock_is_let_go_of_while_a_child_still_has_a_copy_of_its_descriptor(tm
 def test_a_lock_whose_holder_has_not_said_its_name_is_still_a_lock(tmp_path: Path) -> None:
     with DirectoryLock(tmp_path):
         (tmp_path / "lock").write_bytes(b"\xff[]")
-        with pytest.raises(LockedError, match="has not said who it is"):
+        with pytest.raises(LockedError, match="holder unknown"):
             DirectoryLock(tmp_path)
 
 
@@ -509,7 +506,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: py
 def test_a_missing_file_is_answered_by_the_one_most_like_it_or_by_none(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").touch()
     (tmp_path / "gone.txt").symlink_to("nowhere")
-    assert similar_path(tmp_path / "promts.txt") == f"did you mean {tmp_path / 'prompts.txt'}?"
+    assert similar_paths(tmp_path / "promts.txt") == [str(tmp_path / "prompts.txt")]
     (tmp_path / "notes.jsonl").touch()
     for name in (
         "nothing.json",
@@ -520,8 +517,8 @@ def test_a_missing_file_is_answered_by_the_one_most_like_it_or_by_none(tmp_path:
         "prompts.txt/inside",
         "nowhere/prompts.txt",
     ):
-        assert similar_path(tmp_path / name) is None
+        assert similar_paths(tmp_path / name) == []
     longest = max(os.listdir(os.sep), key=len)
-    assert similar_path(Path(os.sep, f"{longest}x")) == f"did you mean {Path(os.sep, longest)}?"
+    assert similar_paths(Path(os.sep, f"{longest}x")) == [str(Path(os.sep, longest))]
     (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
-    assert similar_path(tmp_path / "cafe.txt") is None
+    assert similar_paths(tmp_path / "cafe.txt") == []

@@ -39,7 +39,6 @@ class Turn:
     calls: str
     error: int
     says: str
-    hint: str
     goes_on: bool = False
 
 
@@ -48,12 +47,9 @@ TURNS = {
         "write fsync create mkdir rename unlink rmdir truncate",
         errno.EROFS,
         "read-only file system",
-        "mount it for writing and run the same command again",
     ),
-    "over its quota": Turn(
-        "write create mkdir", errno.EDQUOT, "disk quota exceeded", "free some space and run the same command again"
-    ),
-    "without locks": Turn("flock", errno.ENOLCK, "no locks available", "another file system", goes_on=True),
+    "over its quota": Turn("write create mkdir", errno.EDQUOT, "disk quota exceeded"),
+    "without locks": Turn("flock", errno.ENOLCK, "no locks available", goes_on=True),
 }
 
 
@@ -171,13 +167,11 @@ def train_through(folder: Path, turn: Callable[[], object]) -> tuple[int, str]:
 
 
 def assert_one_error(messages: str, turn: Turn) -> None:
-    error, hint = messages.splitlines()[-2:]
+    error = messages.splitlines()[-1]
     assert messages.count("error: ") == 1, messages
     assert "Traceback" not in messages
     assert error.startswith("error: ")
     assert turn.says in error
-    assert hint.startswith("hint: ")
-    assert turn.hint in hint
 
 
 def assert_only_reading_goes_on(folder: Path, turn: Turn, gpt: Callable[..., Outcome]) -> None:

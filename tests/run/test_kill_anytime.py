@@ -160,7 +160,7 @@ def test_of_20_starts_at_once_exactly_one_trains_and_the_others_say_who_does(
     assert len(refusals) == 19
     for output in refusals:
         error, hint = output.splitlines()[-2:]
-        assert re.match(r"error: another process is writing to shared \((process \d+ on |it has not said)", error)
-        assert hint == "hint: wait for it to end, stop it, or choose another run_dir"
+        assert re.match(r"error: another process is writing to shared \((process \d+ on |holder unknown)", error)
+        assert hint == "hint: run_dir=runs/NAME starts a new run"
     assert remains(tmp_path / "shared") == remains(tmp_path / "whole")
     assert [event["event"] for event in read_events(tmp_path / "shared")].count("started") == 2  # it, and its end

@@ -15,11 +15,12 @@ from gpt_cli.errors import UserError
 BY_PATH = ("mkdir", "rename", "replace", "unlink", "rmdir", "truncate", "listdir")
 BY_DESCRIPTOR = ("write", "fsync")
 
-HINTS = {
-    errno.EACCES: "choose a directory you may write to",
-    errno.EROFS: "mount it for writing and run the same command again, or choose another directory",
-    errno.EIO: "the disk may be failing, see the system's log (dmesg); when it is well, run the same command again",
+REASONS = {
+    errno.EACCES: r"permission denied \(.* belongs to .*\)",
+    errno.EROFS: "read-only file system",
+    errno.EIO: "input/output error",
 }
+"""A pattern for each errno: the end of a message."""
 
 
 class FaultyDisk:

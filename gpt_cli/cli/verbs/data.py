@@ -79,7 +79,7 @@ def get(
 
     corpus = find_corpus(name)
     if to is not None:
-        require_directory(to, "--to")
+        require_directory(to)
     with progress_bar(corpus.name) as progress:
         path = fetch_corpus(corpus, to or corpora_dir(), progress=progress)
     source = f"corpus:{name}" if to is None else os.fspath(path)

@@ -115,7 +115,7 @@ def evaluate(
     if completions is False and asked:
         raise RequestError(f"--no-completions does not go with {asked[0]}, which is about how they are written")
     if out is not None:
-        require_writable(out, "--out")
+        require_writable(out)
         refuse_overwriting(out, [*data.sources, *data.val_sources, *([text] if text is not None else [])], "--out")
     skip = unknown == "skip"
     if saved.config.task.kind == "classes":

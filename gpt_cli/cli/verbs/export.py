@@ -83,7 +83,7 @@ def export(
     if stands:
         raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to != "gguf"))
     if to == "gguf":
-        require_writable(target, option=None)
+        require_writable(target)
     if to == "peft":
         _export_adapter(run, path, target, dtype, json)
         return

@@ -41,7 +41,7 @@ def runs(
     from gpt_cli.run.find_run import is_run
 
     place = Path("runs") if folder is None else folder
-    require_directory(place, "--dir", missing=folder is None)
+    require_directory(place, missing=folder is None)
     lines = list_runs(place)
     if json:
         print_json({"runs": [asdict(line) for line in lines]})

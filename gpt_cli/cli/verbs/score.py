@@ -86,7 +86,7 @@ def score(
     if html is not None:
         from gpt_cli.report.html import check_page
 
-        check_page(html, hint="gpt score FILE --html score.html", option="--html")
+        check_page(html, hint="gpt score FILE --html score.html")
 
     from gpt_cli.run.find_run import is_run
     from gpt_cli.run.open_checkpoint import open_checkpoint

@@ -31,7 +31,7 @@ def selftest(
     from gpt_cli.selftest.check import all_passed, render_checks
     from gpt_cli.selftest.machine import run_selftest
 
-    require_directory(directory, "--dir", missing=False)
+    require_directory(directory, missing=False)
     with unwind_on_sigterm():
         checks = list(run_selftest(directory, quick=quick, seed=seed, note=note))
     if json:

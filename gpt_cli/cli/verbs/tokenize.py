@@ -24,7 +24,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.output_path import refuse_dash, to_slug
-from gpt_cli.files.safe_io import similar_path, translate_os_errors
+from gpt_cli.files.safe_io import similar_paths, translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _config(
         from gpt_cli.tokenizer import load_tokenizer
 
         if not file.exists():
-            raise RequestError(f"{file} does not exist", hint=similar_path(file))
+            raise RequestError(f"{file} does not exist", choices=similar_paths(file))
         kind = kind or load_tokenizer(file, pattern).kind  # type: ignore[assignment]  # one of the three
     kind = kind or ("char" if vocab_size is None else "bpe")
     if kind != "bpe" and (vocab_size, pattern) != (None, None):

@@ -283,4 +283,4 @@ class Progress:
 def open_home(home: Path) -> DirectoryLock:
     """Create and lock the directory of a list of runs. Raises LockedError if another process has it."""
     make_directory(home)
-    return DirectoryLock(home, another="another directory: --out DIR")
+    return DirectoryLock(home)
