@@ -17,7 +17,7 @@ ErrorKind = Literal[
     "set",  # a value that would do for the key: `choices`
     "another run",  # the run directory is taken
     "package",  # `choices`: what pip installs
-    "no config", "no run", "no checkpoint", "damaged run",  # what is missing at `path`
+    "no config", "no run", "no checkpoint", "no text", "damaged run",  # what is missing at `path`
     "run", "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier",  # what it is
     "unknown characters",
 ]  # fmt: skip

@@ -42,8 +42,7 @@ def measure_completions(
 
     require_sacrebleu()
     if other_examples is None or baselines:
-        instead = "leave it out: --no-completions" if other_examples is None else "leave --baselines out"
-        corpus = load_run_corpus(saved, note=_silent, with_test=split == "test", instead=instead)
+        corpus = load_run_corpus(saved, note=_silent, with_test=split == "test")
     examples = corpus.examples[split] if other_examples is None else other_examples
     context = saved.config.model.context_length
     turns = [examples.last_turn(number) for number in range(len(examples))]

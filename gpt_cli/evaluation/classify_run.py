@@ -104,13 +104,7 @@ def evaluate_classifier(
     train: LabelledTexts | None = None
     if source is None:
         with stage_progress() as progress:
-            corpus: Corpus = load_run_corpus(
-                saved,
-                note=note,
-                progress=progress,
-                with_test=split == "test",
-                instead="give labelled texts: --text FILE",
-            )
+            corpus: Corpus = load_run_corpus(saved, note=note, progress=progress, with_test=split == "test")
         train, texts = corpus.labelled["train"], corpus.labelled[split]
         check_labels(texts.source, classifier.labels)
     else:

@@ -105,9 +105,8 @@ def evaluate_run(
 
 
 def _corpus(loaded: LoadedRun, split: Literal["val", "test"], note: Notify) -> Corpus:
-    instead = "evaluate it on a text of your choice with --text FILE"
     with stage_progress() as progress:
-        return load_run_corpus(loaded, note=note, progress=progress, with_test=split == "test", instead=instead)
+        return load_run_corpus(loaded, note=note, progress=progress, with_test=split == "test")
 
 
 def _encode(

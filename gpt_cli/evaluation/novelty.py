@@ -33,7 +33,7 @@ def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[
             "the run was trained on standard input, so there is no text to compare with", hint="leave --novelty out"
         )
     with stage_progress() as progress:
-        corpus = load_run_corpus(checkpoint, note=note, progress=progress, instead="leave --novelty out")
+        corpus = load_run_corpus(checkpoint, note=note, progress=progress)
     validation = decode_all(corpus.tokenizer, corpus.val)
     return decode_all(corpus.tokenizer, corpus.train), validation.decode("utf-8", "surrogateescape")
 

@@ -17,9 +17,8 @@ from gpt_cli.report.figure_io import COLOURS, add_grid, check_output, label, new
 from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
 from gpt_cli.run.checkpoint import CONFIG, is_checkpoint, list_checkpoints
-from gpt_cli.run.find_run import hint_at_run
+from gpt_cli.run.find_run import run_around
 from gpt_cli.run.log import read_metrics
-from gpt_cli.run.open_checkpoint import how_to_train
 from gpt_cli.run.run_files import is_imported
 
 YAxis = Literal["loss", "bpb", "lr", "grad_norm", "throughput", "accuracy"]
@@ -114,14 +113,15 @@ def _draw_run(
     if not len(training.x) and not len(validation.x):
         words = _WORDS.get(y, "losses")
         if is_checkpoint(run):
-            raise RequestError(f"{run} is a checkpoint, and its run has the {words}", hint=hint_at_run(run))
+            raise RequestError(f"{run} is a checkpoint, and its run has the {words}", choices=run_around(run))
         if is_imported(run):
             raise RequestError(
                 f"{run} was imported, not trained: it has no {words}", hint=f"gpt info {quote(str(run))}"
             )
         raise UserError(
             f"{run} has no {words} over {x} in its metrics.jsonl",
-            hint=f"gpt doctor {quote(str(run))} says what it lacks" if list_checkpoints(run) else how_to_train(run),
+            kind="damaged run" if list_checkpoints(run) else "no checkpoint",
+            path=run,
         )
     colour = COLOURS[index % len(COLOURS)]
     line, marker = _STYLES[index // len(COLOURS) % len(_STYLES)]

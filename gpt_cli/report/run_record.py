@@ -11,7 +11,7 @@ from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
-from gpt_cli.run.find_run import hint_at_run
+from gpt_cli.run.find_run import run_around
 from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.model_info import num_parameters_of_task
 from gpt_cli.run.run_files import DATA, RUN, read_json_object
@@ -87,7 +87,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
     `note`.
     """
     if is_checkpoint(run):
-        raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", hint=hint_at_run(run))
+        raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", choices=run_around(run))
     data, metadata = read_json_object(run / DATA), read_json_object(run / RUN)
     if data.get("splits") == {}:
         raise RequestError(

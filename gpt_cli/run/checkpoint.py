@@ -140,10 +140,7 @@ def save(
     path = checkpoint_path(run_dir, step)
     if path.exists() and _is_intact(path):
         if not _same_tensors(path, contents):
-            raise UserError(
-                f"{path} holds step {step} of another course of training",
-                hint="train into another run_dir, or move that checkpoint away",
-            )
+            raise UserError(f"{path} holds step {step} of another course of training", kind="another run")
         return path
     make_directory(parent)
     remove_stale_temp_dirs(parent)
@@ -211,10 +208,7 @@ def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
                 note(f"{error.message}; it is skipped")
         tried.update(untried)
     if any(path.is_dir() for path in tried):
-        raise UserError(
-            f"no checkpoint in {checkpoints_dir(run_dir)} is intact",
-            hint="move that directory away to start again from step 0, or train into another run_dir",
-        )
+        raise UserError(f"no checkpoint in {checkpoints_dir(run_dir)} is intact", kind="damaged run", path=run_dir)
     return None
 
 
@@ -322,7 +316,7 @@ def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or any(type(state.get(key)) is not kind for key, kind in types.items()):
         raise DamagedError(f"{path} is damaged: {STATE} does not say {', '.join(types)}")
     if state["format"] > FORMAT:
-        raise UserError(f"{path} was written by a newer gpt (format {state['format']})", hint="install that one")
+        raise UserError(f"{path} was written by a newer gpt (format {state['format']})")
     return state
 
 

@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any, Self
 
 from gpt_cli.config import Config, dump_config
@@ -29,6 +28,7 @@ from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import (
     DirectoryLock,
     DiskError,
+    LockedError,
     list_directory,
     make_directory,
     remove_stale_temp_dirs,
@@ -145,7 +145,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         except UserError as error:
             raise UserError(f"{gone}, and what was trained cannot be saved beside it: {error.message}") from error
         newest = next(iter(list_checkpoints(place)), place)
-        raise UserError(f"{gone}; the newest step is saved in {place}", hint=f"gpt sample --run {quote(str(newest))}")
+        raise UserError(f"{gone}; the newest step is saved in {place}", kind="checkpoint", path=newest)
 
     def close(self) -> None:
         """Close the log and release the lock."""
@@ -169,11 +169,12 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     """
     assert config.run_dir is not None
     path = Path(config.run_dir)
-    named = Path("runs/imported") if path.name in ("", "..") else path
-    another = f"name another run, such as {quote(str(free_name(named)))}"
-    refuse_foreign(path, hint=another)
-    if list_directory(path):
-        raise RequestError(f"there is something in {path} already", hint=another)
+    with translate_os_errors("create", path):
+        is_taken = path.exists() and (not path.is_dir() or bool(list_directory(path)))
+    if is_taken:
+        named = Path("runs/imported") if path.name in ("", "..") else path
+        raise RequestError(f"there is something in {path} already", choices=[str(free_name(named))])
+    refuse_foreign(path)
     make_directory(path)
     with DirectoryLock(path):
         try:
@@ -187,27 +188,26 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
 
 
 def _lock(path: Path) -> DirectoryLock:
-    """The lock of the run. Raises DiskError for a run of others, with what can be done instead."""
+    """The lock of the run. Raises LockedError if it is trained already, DiskError for a run of others."""
     try:
         return DirectoryLock(path)
-    except DiskError as error:
-        if isinstance(error.__cause__, PermissionError) and (path / RUN).exists():
-            copy = f"cp -R {quote(str(path))} COPY; chmod -R u+w COPY"  # what is copied may be closed to its owner, too
-            error.hint = f"a copy of it can be trained: {copy}; gpt train COPY"
+    except (LockedError, DiskError) as error:
+        if isinstance(error, LockedError) or isinstance(error.__cause__, PermissionError):
+            error.kind = "another run"
         raise
 
 
-def refuse_foreign(path: Path, *, hint: str = "choose another: run_dir=runs/NAME") -> None:
+def refuse_foreign(path: Path) -> None:
     """Raise RequestError unless `path` is free, a run, or one whose making was interrupted."""
     if "\0" in str(path):
         raise RequestError(f"{str(path)!r} cannot be a run_dir")
     with translate_os_errors("create", path):
         is_other = path.exists() and not path.is_dir()
     if is_other:
-        raise RequestError(f"run_dir {path} is not a directory", hint=hint)
+        raise RequestError(f"run_dir {path} is not a directory", kind="another run")
     names = {name for name in list_directory(path) if not name.startswith(".tmp-")}
     if RUN not in names and not names <= _UNFINISHED:
-        raise RequestError(f"run_dir {path} holds other files and no run", hint=hint)
+        raise RequestError(f"run_dir {path} holds other files and no run", kind="another run")
     if RUN not in names:
         refuse_nested(path)
 

@@ -1,20 +1,17 @@
-"""Find a run or a checkpoint by its name, and say what else it is that has this name."""
+"""Find a run or checkpoint by name, and recognise what else a path is."""
 
 import math
 import os
 import re
-from difflib import get_close_matches
 from pathlib import Path
-from shlex import quote
 
 from gpt_cli.config import Config, load_config
+from gpt_cli.config.synonyms import suggest
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, check_listed, list_directory
-from gpt_cli.files.put_back import how_to_put_back
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import (
     CONFIG,
-    TOKENIZER,
     best_checkpoint,
     checkpoint_step,
     is_checkpoint,
@@ -47,14 +44,7 @@ def check_run_files(path: Path) -> None:
     try:
         check_listed(path)
     except DamagedError as error:
-        absent = next((name for name in (CONFIG, TOKENIZER) if not (path / name).exists()), None)
-        newest = next(iter(list_checkpoints(path)), None)
-        if absent is not None and (command := how_to_put_back(path, absent)) is not None:
-            error.hint = f"put back the copy of a checkpoint: {command}"
-        elif error.member is not None and (command := how_to_put_back(path, error.member)) is not None:
-            error.hint = f"{error.hint}: {command}"
-        elif error.hint is None and newest is not None:
-            error.hint = _use_alone(newest)
+        error.kind, error.path = "damaged run", str(path)
         raise
 
 
@@ -103,14 +93,14 @@ def no_such_checkpoint(run: str | Path, which: str) -> str:
     return f"{run} has no checkpoint {'with a validation loss' if which == BEST else f'of step {int(which)}'}"
 
 
-def _hint_at_checkpoint(name: str, kept: list[Path]) -> str:
-    """A suggestion of the checkpoint among `kept` whose step `name` ends with, else of the newest."""
+def _nearest_checkpoints(name: str, kept: list[Path]) -> list[str]:
+    """Those among `kept`, newest first, that `name` may mean: the step that it ends with, else the three nearest."""
     digits = re.search(r"[0-9]{1,18}$", name)
-    same = [path for path in kept if digits is not None and checkpoint_step(path) == int(digits[0])]
-    if same or digits is None:
-        return f"did you mean {(same or kept)[0]}?"
-    steps = ", ".join(f"{checkpoint_step(path)}" for path in reversed(kept[:8]))
-    return f"did you mean {kept[0]}? (there are steps {steps})"
+    if digits is None:
+        return [str(path) for path in kept[:1]]
+    distances = {str(path): abs(checkpoint_step(path) - int(digits[0])) for path in kept}
+    nearest = sorted(distances, key=distances.__getitem__)
+    return nearest[: 1 if 0 in distances.values() else 3]
 
 
 def _find_named(path: Path) -> Path:
@@ -118,36 +108,28 @@ def _find_named(path: Path) -> Path:
         return path
     if not path.exists():
         if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
-            raise RequestError(f"there is no checkpoint at {path}", hint=_hint_at_checkpoint(path.name, kept))
+            raise RequestError(f"there is no checkpoint at {path}", choices=_nearest_checkpoints(path.name, kept))
         if (named := split_name(path)) is not None:
             return _find_checkpoint(*named)
-        near = Path("runs") / path
-        if not _is_there(near):
-            runs = {run.parent.name: run.parent for folder in (near, path) for run in folder.parent.glob(f"*/{RUN}")}
-            near = next((runs[name] for name in get_close_matches(path.name, runs, 1)), near)
-        hint = f"did you mean {near}?" if _is_there(near) else "gpt runs lists the runs there are"
-        raise RequestError(f"there is no run at {path}", hint=hint)
+        near = [Path("runs") / path]
+        if not _is_there(near[0]):
+            runs = {run.parent.name: run.parent for folder in (*near, path) for run in folder.parent.glob(f"*/{RUN}")}
+            near = [runs[name] for name in suggest(path.name, runs)]
+        raise RequestError(
+            f"there is no run at {path}", choices=[str(run) for run in near], kind=None if near else "no run"
+        )
     if is_gguf(path) or (path / "config.json").is_file():
-        kind = "hf " if path.is_dir() else ""
-        run_dir = free_name(Path("runs") / Path(os.path.abspath(path)).stem)
-        command = f"gpt import {kind}{quote(str(path))} {quote(str(run_dir))}"
-        if path.is_file():
-            command += " (from f32, f16 or bf16; weights of fewer bits cannot be restored)"
-        raise RequestError(f"{path} is a model of other tools", hint=f"make it a run: {command}")
+        raise RequestError(f"{path} is a model of other tools", kind="foreign model", path=path)
     inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
     if inside is not None:
-        raise RequestError(f"{path} is neither a run nor a checkpoint", hint=f"did you mean {inside}?")
+        raise RequestError(f"{path} is neither a run nor a checkpoint", choices=[str(inside)])
     if path.is_dir():
         refuse_without_record(path)
-    if records := sorted(path.glob(f"*/{RUN}"), key=os.path.getmtime):
-        hint = f"gpt runs --dir {quote(str(path))} lists them"
-        of_all = path / "report.html"
-        hint += f"; the report on all is {of_all}" if of_all.exists() else f"; did you mean {records[-1].parent}?"
-        raise RequestError(f"{path} is neither a run nor a checkpoint, but a folder of runs", hint=hint)
+    if any(path.glob(f"*/{RUN}")):
+        message = f"{path} is neither a run nor a checkpoint, but a folder of runs"
+        raise RequestError(message, kind="runs folder", path=path)
     name = "the current folder" if path == Path() else path
-    raise RequestError(
-        f"{name} is neither a run nor a checkpoint", hint="name a run, such as those that `gpt runs` lists"
-    )
+    raise RequestError(f"{name} is neither a run nor a checkpoint", kind="no run")
 
 
 def _is_there(path: Path) -> bool:
@@ -160,8 +142,9 @@ def _find_checkpoint(run: Path, which: str) -> Path:
     if (checkpoint := named_checkpoint(run, which)) is not None:
         return checkpoint
     kept = list_checkpoints(run)
-    hint = f"its newest checkpoint is that of {run}" if which == BEST else _hint_at_checkpoint(which, kept)
-    raise RequestError(no_such_checkpoint(run, which), hint=hint if kept else None)
+    newest = [str(run)] if kept else []
+    choices = newest if which == BEST else _nearest_checkpoints(which, kept)
+    raise RequestError(no_such_checkpoint(run, which), choices=choices)
 
 
 def refuse_without_record(path: Path) -> None:
@@ -169,18 +152,10 @@ def refuse_without_record(path: Path) -> None:
     newest = next(iter(list_checkpoints(path)), None) if (path / "checkpoints").is_dir() else None
     was_run = newest is not None or all((path / name).is_file() for name in (CONFIG, DATA, "SHA256SUMS"))
     if was_run and not (path / RUN).exists():
-        hint = "it has no checkpoint: train it anew" if newest is None else _use_alone(newest)
+        choices = [] if newest is None else [str(newest)]
         if not (path / CONFIG).exists():  # as where a run was removed while it was trained
-            raise DamagedError(f"{path} has checkpoints, and nothing else of a run", hint=hint)
-        raise DamagedError(f"{path} is damaged: {RUN} is missing", hint=hint)
-
-
-def _use_alone(checkpoint: Path) -> str:
-    path = quote(str(checkpoint))
-    return (
-        f"its newest checkpoint can be used by itself: gpt sample {path}; a new run begins with its weights:"
-        f" gpt train TEXT train.init_from={path}"
-    )
+            raise DamagedError(f"{path} has checkpoints, and nothing else of a run", choices=choices)
+        raise DamagedError(f"{path} is damaged: {RUN} is missing", choices=choices)
 
 
 def refuse_nested(path: Path) -> None:
@@ -192,13 +167,13 @@ def refuse_nested(path: Path) -> None:
         beside = free_name(around.with_name(whole.name))
         shown = (around, beside) if path.is_absolute() else map(os.path.relpath, (around, beside))
         run, other = map(str, shown)
-        raise RequestError(f"{path} lies inside of a run, {run}", hint=f"name one beside it: {other}")
+        raise RequestError(f"{path} lies inside of a run, {run}", choices=[other])
 
 
-def hint_at_run(checkpoint: Path) -> str:
-    """The way out where a run is wanted, and one of its checkpoints was given."""
+def run_around(checkpoint: Path) -> list[str]:
+    """The run that `checkpoint` is of, as the `choices` of an error; none for a copy elsewhere."""
     run = checkpoint.parent.parent
-    return f"give its run: {run}" if (run / RUN).is_file() else "give its run"
+    return [str(run)] if (run / RUN).is_file() else []
 
 
 def config_now(path: Path) -> Config | None:
@@ -213,10 +188,7 @@ def _newest_run(runs: Path) -> Path:
     candidates = [runs / name for name in list_directory(runs) if (runs / name).is_dir()]
     newest = {run: checkpoints[0] for run in candidates if (checkpoints := list_checkpoints(run))}
     if not newest:
-        raise RequestError(
-            f"no run found under {runs.absolute()}",
-            hint="train one: gpt train TEXT; or name one that lies elsewhere: --run RUN",
-        )
+        raise RequestError(f"no run found under {runs.absolute()}", kind="no run")
     return max(newest, key=lambda run: _saved_at(newest[run]))
 
 

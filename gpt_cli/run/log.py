@@ -146,7 +146,7 @@ def _check_end(path: Path) -> None:
 
 
 def _damaged(path: Path, number: int) -> DamagedError:
-    return DamagedError(f"{path} has a damaged line", where=f"{path}:{number}", hint="remove that line and try again")
+    return DamagedError(f"{path} has a damaged line", where=f"{path}:{number}")
 
 
 def _to_json(record: dict[str, Any]) -> str:

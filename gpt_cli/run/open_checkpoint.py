@@ -1,11 +1,10 @@
-"""Open the checkpoint that a command names, or say how there comes to be one."""
+"""Open the checkpoint that a command names, or say why there is none."""
 
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-from gpt_cli.config import Config, load_config
+from gpt_cli.config import Config
 from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.load import uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS
@@ -39,9 +38,7 @@ def open_checkpoint(path: Path, note: Notify, task: Task = "language") -> Checkp
     """
     checkpoint = load(path) if is_checkpoint(path) else load_newest(path, note)
     if checkpoint is None:
-        steps = 0 if is_training(path) else last_logged_step(path)
-        none = f"no checkpoint: the training of {plural(steps, 'step')} is lost" if steps else "no checkpoint yet"
-        raise RequestError(f"{path} has {none}", hint=how_to_train(path))
+        raise no_checkpoint(path)
     refuse_other_task(path, checkpoint.config, task)
     config, now = checkpoint.config, config_now(path)
     if now is not None:
@@ -64,20 +61,16 @@ def build_torch_model(checkpoint: Checkpoint, device: Device) -> "GPT":
     return build_model(checkpoint, choose_device(device)).model
 
 
-def how_to_train(run_dir: Path) -> str:
-    """A hint: how a run without a checkpoint gets one. For a run that ended in NaN, another run at a lower rate."""
-    if not run_dir.exists():
-        return "gpt runs lists the runs there are"
-    if is_training(run_dir):
-        return "it is being trained: wait until it saves, after checkpoint.every steps or at its end"
-    ends = [event for event in read_events(run_dir) if event["event"] in ("ended", "died", "killed")]
+def no_checkpoint(run: Path) -> RequestError:
+    """The error for a `run` without a checkpoint: it is being trained, lost what it trained, or never began."""
+    if is_training(run):
+        return RequestError(f"{run} has no checkpoint yet: it is being trained")
+    steps = last_logged_step(run)
+    none = f"no checkpoint: the training of {plural(steps, 'step')} is lost" if steps else "no checkpoint yet"
+    ends = [event for event in read_events(run) if event["event"] in ("ended", "died", "killed")]
     if ends and str(ends[-1].get("error")).startswith(f"{NonFiniteError.__name__}:"):
-        config = load_config(run_dir / CONFIG)
-        current = {key: [get_key(one, key) for one in (config, Config())] for key in config.rate_keys}
-        rates = " ".join(f"{key}={min(r for r in both if r != 'auto') / 10:g}" for key, both in current.items())
-        another = f"gpt train {quote(str(run_dir))} run_dir=runs/NAME {rates}"
-        return f"its loss was not finite; train another: {another}"
-    return f"train it first: gpt train {quote(str(run_dir))}"
+        return RequestError(f"{run} has {none}, as its loss was not finite", kind="another run")
+    return RequestError(f"{run} has {none}", kind="no checkpoint", path=run)
 
 
 def refuse_other_task(path: Path, config: Config, task: Task) -> None:
@@ -85,10 +78,10 @@ def refuse_other_task(path: Path, config: Config, task: Task) -> None:
     if task in ("any", config.task.kind):
         return
     if task == "language":
-        raise TaskError(
-            f"{path} classifies texts: it predicts no tokens", hint=f"gpt classify --run {quote(str(path))} TEXT"
-        )
+        raise TaskError(f"{path} classifies texts: it predicts no tokens", kind="classifier", path=path)
     raise TaskError(
         f"{path} predicts tokens: it was not trained with task.kind classes",
-        hint="train one on labelled texts: gpt train FILE task.kind=classes",
+        kind="set",
+        keys=["task.kind"],
+        choices=["classes"],
     )

@@ -1,8 +1,6 @@
 """The changes of config, tokenizer and text that a resumed run allows, and those that it refuses."""
 
-import os
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gpt_cli.config import Config, changed_keys, load_config, parse_config, to_yaml_scalar
@@ -85,7 +83,8 @@ def _refuse_fewer_steps(run: Path, changes: Changes) -> None:
     if steps < saved:
         raise RequestError(
             f"train.steps is {steps:,}, and {run} has {saved:,} steps already",
-            hint=f"fewer in a run of its own: run_dir=runs/NAME; or more than {saved:,} steps here",
+            keys=["train.steps"],
+            kind="another run",
         )
 
 
@@ -110,17 +109,9 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
         lines = [
             f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
         ]
-        hint = f"choose another, run_dir=runs/NAME, or resume this one as it is: gpt train {quote(str(path))}"
-        if all(
-            key in TEXT_KEYS and _names_folder(old) for key, (old, _) in fixed.items()
-        ):  # out of which it may have been moved
-            hint += "; if it is the same text, put it back in its place"
-        raise RequestError(f"run_dir {path} is a run of another config{''.join(lines)}", hint=hint)
-
-
-def _names_folder(source: Any) -> bool:
-    """True if a folder is among the texts that `source` names: one that is there, whatever of it is gone."""
-    return any(os.path.isdir(name) for name in ([source] if isinstance(source, str) else source or []))
+        raise RequestError(
+            f"run_dir {path} is a run of another config{''.join(lines)}", keys=fixed, kind="another run", path=path
+        )
 
 
 def moved(changes: Changes) -> set[str]:
@@ -137,8 +128,9 @@ def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> 
         there = f"in the checkpoint of step {checkpoint.step:,}"
         lines = [f"\n  {key}: {to_yaml_scalar(old)} {there}, {to_yaml_scalar(new)} here" for key, old, new in fixed]
         raise RequestError(
-            f"{path / CONFIG} is not the config that the run was trained with{''.join(lines)}",
-            hint=f"restore it: cp {quote(str(checkpoint.path / CONFIG))} {quote(str(path / CONFIG))}",
+            f"{path / CONFIG} differs from {checkpoint.path / CONFIG}, with which the run was trained{''.join(lines)}",
+            kind="another run",
+            path=path / CONFIG,
         )
 
 
@@ -152,14 +144,10 @@ def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
         sums = f"(its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)"
         if moved(changes):
             raise RequestError(
-                f"this is not the text of the run in {path} {sums}",
-                hint="choose another, run_dir=runs/NAME, or name the place of the same text",
+                f"this is not the text of the run in {path} {sums}", keys=sorted(moved(changes)), kind="another run"
             )
-        texts = [*config.data.sources, *config.data.val_sources]
-        raise RequestError(
-            f"the text has changed since the run in {path} began {sums}",
-            hint=f"choose another, run_dir=runs/NAME, or put back the text of that time: {', '.join(texts)}",
-        )
+        texts = ", ".join([*config.data.sources, *config.data.val_sources])
+        raise RequestError(f"the text has changed since the run in {path} began: {texts} {sums}", kind="another run")
     if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
-        raise RequestError(f"run_dir {path} is a run with another tokenizer", hint="choose another: run_dir=runs/NAME")
+        raise RequestError(f"run_dir {path} is a run with another tokenizer", kind="another run")
     return changes

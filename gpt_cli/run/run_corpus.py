@@ -1,18 +1,15 @@
-"""The text that a run was trained on, made again and verified."""
+"""Rebuild and verify the text that a run was trained on."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import Any, Protocol
 
 from gpt_cli.config import Config
 from gpt_cli.config.dump import to_yaml_scalar
 from gpt_cli.config.paths import missing_texts
-from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.scan import StageProgress
-from gpt_cli.corpus.store import MissingSplitError
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.run.checkpoint import TOKENIZER
 from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
@@ -33,31 +30,29 @@ class HasConfig(Protocol):
 
 
 def load_run_corpus(
-    trained: HasConfig, *, note: Notify, progress: StageProgress | None = None, with_test: bool = False, instead: str
+    trained: HasConfig, *, note: Notify, progress: StageProgress | None = None, with_test: bool = False
 ) -> Corpus:
-    """The text of a run in its splits, as it was when the training began. `instead` is another way out, for hints.
+    """The text of a run in its splits, as it was when the training began.
 
     Raises RequestError for a run that has no text, whose text is gone or has changed, or that lacks the test split.
     """
     if "text_sha256" not in trained.state:
-        raise RequestError(f"{trained.path} was imported, so it has no text of its own", hint=instead)
+        raise RequestError(f"{trained.path} was imported, so it has no text of its own", kind="no text")
     data = trained.config.data
     try:
         corpus = _prepare(
             trained.config, trained.path / TOKENIZER, trained.state["text_sha256"],
             note=note, progress=progress, with_test=with_test,
         )  # fmt: skip
-    except MissingSplitError as error:
-        error.hint = f"{error.hint}, for a run that is trained on it; or {instead}"
-        raise
     except UserError as error:
-        _suggest_restoring(error, data.source, instead)
+        _only_that_text(error)
+        error.kind = error.kind or "no text"
         raise
     if corpus.fingerprint != trained.state["text_sha256"]:
         raise RequestError(
             f"the text {' or '.join([*data.sources, *data.val_sources])} has changed: it is not the one this run was"
             " trained on",
-            hint=f"restore the text, or {instead}",
+            kind="no text",
         )
     return corpus
 
@@ -90,23 +85,21 @@ def _prepare(config: Config, tokenizer: Path, fingerprint: str, **options: Any) 
 
 
 @contextmanager
-def suggest_restoring_text(config: Config) -> Iterator[None]:
-    """Have an error of reading the text of `config` propose to restore it where a run has begun on it."""
+def restoring_text(config: Config) -> Iterator[None]:
+    """Have an error of reading the text of `config` name the keys of what is gone, where a run has begun on it."""
     try:
         yield
     except UserError as error:
-        if (run := run_of(config)) is not None:
-            further = f"gpt train TEXT train.init_from={quote(str(run))}"
-            instead = f"train its model further on another: {further}"
-            if places := [f"{key}={to_yaml_scalar(value)}" for key, value in missing_texts(config).items()]:
-                moved = " ".join(["gpt train", *map(quote, [str(run), *places])])
-                instead = f"name its new place: {moved}; or {instead}"
-            _suggest_restoring(error, config.data.source, instead)
+        if run_of(config) is not None:
+            _only_that_text(error)
+            moved = missing_texts(config)
+            if moved and error.kind is None:
+                error.kind, error.keys = "set", tuple(moved)
+                error.choices = tuple(to_yaml_scalar(value) for value in moved.values())
         raise
 
 
-def _suggest_restoring(error: UserError, source: str | list[str] | None, instead: str) -> None:
-    if (store := find_store(source)) is not None:
-        error.hint = f"{store} has changed since the run began: make it again as it was, or {instead}"
-    elif error.hint is None or error.hint.startswith("did you mean"):  # another text would not do
-        error.hint = f"restore the text, or {instead}"
+def _only_that_text(error: UserError) -> None:
+    """Have `error` suggest no other text: the run is of this one."""
+    if error.kind is None:
+        error.choices = ()

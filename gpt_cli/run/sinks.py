@@ -136,7 +136,9 @@ def require_sinks(config: Config) -> None:
         if find_spec(sink) is None:  # they are called like their packages
             raise RequestError(
                 f"log.sinks names {sink}, and the package {sink} is not installed",
-                hint="pip install 'gpt-cli[track]'",
+                keys=["log.sinks"],
+                kind="package",
+                choices=["gpt-cli[track]"],
             )
 
 

@@ -67,7 +67,7 @@ def require_finite(tensors: Mapping[str, Tensor], description: str) -> None:
             bad = int((~torch.isfinite(tensor)).sum())
             raise UserError(
                 f"{description} {name} has {bad:,} values of {tensor.numel():,} that are not finite: nothing was saved",
-                hint="train into another run_dir with smaller learning rates: optim.lr, optim.adamw_lr",
+                kind="another run",
             )
 
 

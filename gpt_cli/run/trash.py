@@ -21,11 +21,11 @@ def trash_run(path: Path) -> Path:
     """
     path = lasting_path(path)
     if not (path / RUN).is_file() and not (path.is_dir() and list_checkpoints(path)):
-        raise RequestError(f"{path} is not a run directory", hint="name a run, such as those that `gpt runs` lists")
+        raise RequestError(f"{path} is not a run directory", kind="no run")
     trash = path.parent / TRASH
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         reason = why_closed(path if not os.access(path, os.W_OK) else path.parent)
-        raise DiskError(f"cannot move {path}: {reason}", hint="only who may write to it and beside it can")
+        raise DiskError(f"cannot move {path}: {reason}")
     with DirectoryLock(path):
         make_directory(trash)
         target = free_name(trash / path.name)

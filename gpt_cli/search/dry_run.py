@@ -15,7 +15,7 @@ from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import read_events
 from gpt_cli.run.model_info import Info, describe
 from gpt_cli.run.resume import refuse_another_config
-from gpt_cli.run.run_corpus import suggest_restoring_text
+from gpt_cli.run.run_corpus import restoring_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory
 from gpt_cli.search.timing import time_steps
@@ -73,7 +73,7 @@ def plan(config: Config, note: Notify) -> Plan:
     if config.run_dir is not None:
         refuse_foreign(Path(config.run_dir))
     runtime = setup_runtime(config.runtime)
-    with stage_progress() as progress, suggest_restoring_text(config):
+    with stage_progress() as progress, restoring_text(config):
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     config = with_labels(config, corpus)
     changes = refuse_another_config(config)

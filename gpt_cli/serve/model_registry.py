@@ -17,7 +17,7 @@ from gpt_cli.run.find_run import config_now, find_run, named_checkpoint, names_c
 from gpt_cli.run.open_checkpoint import (
     TaskError,
     build_torch_model,
-    how_to_train,
+    no_checkpoint,
     open_checkpoint,
     refuse_other_task,
 )
@@ -259,7 +259,7 @@ def expand(path: Path, note: Notify) -> tuple[list[Path], bool]:
             raise RequestError(f"none of the runs in {path} can be served", hint="gpt serve RUN names one")
     run = find_run(path)
     if (run / RUN).is_file() and not list_checkpoints(run):
-        raise RequestError(f"{run} has no checkpoint yet", hint=how_to_train(run))
+        raise no_checkpoint(run)
     if (run / RUN).is_file() and (run / CONFIG).is_file():  # a checkpoint says so when it is opened
         refuse_other_task(run, load_config(run / CONFIG), "language")
     return [run], False

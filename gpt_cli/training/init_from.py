@@ -11,7 +11,7 @@ from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.find_run import find_run
 from gpt_cli.run.load_model import load_weights, tensor_specs
-from gpt_cli.run.open_checkpoint import how_to_train
+from gpt_cli.run.open_checkpoint import no_checkpoint
 from gpt_cli.run.tensors import check_tensors
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.table import shorten
@@ -101,15 +101,13 @@ def open_base(source: Path, note: Notify) -> tuple[Path, Checkpoint]:
     try:
         path = find_run(source)
     except RequestError as error:
-        newest = list_checkpoints(source.parent.parent)[:1] if source.parent.name == "checkpoints" else []
-        if newest:
-            error.hint = f"the newest checkpoint of that run: train.init_from={quote(str(newest[0]))}"
-        elif not source.exists() and (len(source.parts) == 1 or not source.parent.exists()):  # perhaps of a hub
-            error.hint = f"{error.hint} (or make a model of Transformers a run: gpt import {quote(str(source))})"
+        is_path = source.exists() or (len(source.parts) > 1 and source.parent.exists())
+        if not is_path and not error.choices:  # perhaps of a hub
+            error.kind, error.path = "foreign model", str(source)
         raise
     base = load(path) if is_checkpoint(path) else load_newest(path, note)
     if base is None:
-        raise RequestError(f"train.init_from: {path} has no checkpoint yet", hint=how_to_train(path))
+        raise no_checkpoint(path)
     return path, base
 
 

@@ -3,7 +3,7 @@
 from gpt_cli.config import Config
 from gpt_cli.run import checkpoint
 from gpt_cli.run.open_run import open_run
-from gpt_cli.run.run_corpus import prepare_run_corpus, suggest_restoring_text
+from gpt_cli.run.run_corpus import prepare_run_corpus, restoring_text
 from gpt_cli.runtime.device import restoring_settings, setup_runtime
 from gpt_cli.runtime.signals import stop_requests
 from gpt_cli.runtime.watchdog import watchdog
@@ -31,7 +31,7 @@ def train(config: Config, console: Console) -> Summary:
     """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
     runtime = setup_runtime(config.runtime)
     world = runtime.world
-    with stage_progress() as progress, world.main_first(), suggest_restoring_text(config):
+    with stage_progress() as progress, world.main_first(), restoring_text(config):
         corpus = prepare_run_corpus(config, note=console.note, progress=progress)
     config = with_labels(config, corpus)
     batches = open_batches(config, corpus, runtime.device, console.note, world)

@@ -223,7 +223,7 @@ def test_a_model_in_the_current_folder_becomes_a_run_of_that_folders_name(tmp_pa
     export_huggingface(make_run(GGUF_MODELS["qwen3"], TOKENIZERS["char"]), tmp_path / "mine", "f32")
     monkeypatch.chdir(tmp_path / "mine")
     assert main(["sample", "."]) == 2
-    assert "gpt import hf . runs/mine\n" in capsys.readouterr().err
+    assert "hint: gpt import . RUN\n" in capsys.readouterr().err
     assert main(["import", "."]) == 0
     assert capsys.readouterr().err.startswith("runs/mine: ")
 

@@ -103,11 +103,11 @@ def test_a_trained_run_whose_log_is_lost_is_not_to_be_trained(run: Path, tmp_pat
     (run / "metrics.jsonl").write_text("")
     with pytest.raises(UserError) as refused:
         plot_runs([run], tmp_path / "loss.svg")
-    assert refused.value.hint == f"train it first: gpt train {run}"
+    assert (refused.value.kind, refused.value.path) == ("no checkpoint", str(run))
     (run / "checkpoints" / "step-00000060").mkdir(parents=True)
     with pytest.raises(UserError) as refused:
         plot_runs([run], tmp_path / "loss.svg")
-    assert refused.value.hint == f"gpt doctor {run} says what it lacks"
+    assert (refused.value.kind, refused.value.path) == ("damaged run", str(run))
 
 
 @pytest.mark.parametrize("name", ["loss.gif", "loss", ".png", "nowhere/loss.png", "folder.png"])
@@ -159,7 +159,7 @@ def test_a_checkpoint_has_no_losses_and_its_run_is_asked_for(tmp_path: Path) -> 
         (checkpoint / name).touch()
     with pytest.raises(UserError, match="is a checkpoint") as caught:
         plot_runs([checkpoint], tmp_path / "loss.png")
-    assert caught.value.hint == "give its run"
+    assert caught.value.choices == ()  # a copy, which has no run
 
 
 @pytest.mark.parametrize(

@@ -168,8 +168,8 @@ def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, work_d
     shutil.rmtree("runs/one/checkpoints")
     with DirectoryLock(Path("runs/one")):
         early = gpt_here("sample", "--run", "runs/one")
-    assert "hint: it is being trained: wait until it saves" in early.stderr
-    assert "hint: train it first: gpt train runs/one" in gpt_here("sample", "--run", "runs/one").stderr
+    assert early.stderr == "error: runs/one has no checkpoint yet: it is being trained\n"
+    assert "hint: gpt train runs/one\n" in gpt_here("sample", "--run", "runs/one").stderr
 
 
 @pytest.mark.parametrize("name", ["-dashed", ".", "../one"])
@@ -193,7 +193,7 @@ def test_what_is_no_run_is_not_removed(gpt_here, work_dir):
     (checkpoint,) = Path("runs/one/checkpoints").glob("step-00000002")
     refused = gpt_here("runs", "rm", checkpoint, "-y")
     assert refused.rc == 2
-    assert "give its run: runs/one" in refused.stderr
+    assert "hint: did you mean runs/one?" in refused.stderr
     assert checkpoint.exists()
     assert Path("book.txt").exists()
 

@@ -155,7 +155,7 @@ def test_a_suggestion_names_a_run_or_a_checkpoint_that_is_there(
     for name, there in {"over@300": "over@300", "over@best": "over@best", "over@7": "over", "ovr": "over"}.items():
         with pytest.raises(RequestError) as caught:
             find_run(name)
-        assert caught.value.hint == f"did you mean runs/{there}?"
+        assert caught.value.choices == (f"runs/{there}",)
 
 
 def test_a_run_without_a_validation_loss_or_of_other_steps_is_one_error(tmp_path: Path, cli: Run) -> None:

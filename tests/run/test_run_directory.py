@@ -126,7 +126,7 @@ def test_a_run_inside_of_a_run_is_refused_by_its_real_place(tmp_path: Path, monk
     for inner in (outer / "inner", outer / "checkpoints" / "inner", tmp_path / "link" / "inner"):
         with pytest.raises(RequestError, match="lies inside of a run") as caught:
             open_run(inner)
-        assert caught.value.hint == f"name one beside it: {tmp_path / 'inner'}"
+        assert caught.value.choices == (str(tmp_path / "inner"),)
     monkeypatch.chdir(outer)
     with pytest.raises(RequestError, match=r"inner lies inside of a run, \."):
         open_run(Path("inner"))
@@ -318,12 +318,13 @@ def test_no_run_is_a_wrong_request_with_a_way_out(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError, match="no run found under") as caught:
         find_run(None)
-    assert caught.value.hint is not None
-    with pytest.raises(RequestError, match="there is no run at nowhere"):
+    assert caught.value.kind == "no run"
+    with pytest.raises(RequestError, match="there is no run at nowhere") as caught:
         find_run(Path("nowhere"))
+    assert caught.value.kind == "no run"
     with pytest.raises(RequestError, match="neither a run nor a checkpoint"):
         find_run(tmp_path)
     open_run(Path("runs/mine")).close()
     with pytest.raises(RequestError) as caught:
         find_run(Path("mine"))
-    assert caught.value.hint == "did you mean runs/mine?"
+    assert caught.value.choices == ("runs/mine",)

@@ -389,5 +389,5 @@ def test_a_run_that_is_moved_during_a_save_is_saved_beside(
     with pytest.raises(UserError, match="was removed or moved") as error:
         run(config)
     rescued = tmp_path / "run-rescued" / "checkpoints" / "step-00000004"
-    assert str(rescued) in str(error.value.hint)
+    assert (error.value.kind, error.value.path) == ("checkpoint", str(rescued))
     assert load(rescued).step == 4

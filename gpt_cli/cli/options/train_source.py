@@ -5,7 +5,6 @@ from pathlib import Path
 from shlex import join, quote
 
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files.put_back import how_to_put_back
 
 YAML = (".yaml", ".yml")
 _TEXTS = (".txt", ".md", ".jsonl", ".csv", ".parquet")
@@ -34,9 +33,8 @@ def config_file(source: str) -> Path | None:
     if not path.is_dir():
         return None
     if (path / "run.json").is_file():
-        if not (path / "config.yaml").exists() and (command := how_to_put_back(path, "config.yaml")) is not None:
-            hint = f"put back the copy of a checkpoint: {command}"
-            raise UserError(f"{source} is damaged: config.yaml is missing", hint=hint)
+        if not (path / "config.yaml").exists() and any(path.glob("checkpoints/*/config.yaml")):
+            raise UserError(f"{source} is damaged: config.yaml is missing", kind="damaged run", path=source)
         return path / "config.yaml"
     if (path / "SHA256SUMS").is_file() and (path / "state.json").is_file():
         run = path.parent.parent

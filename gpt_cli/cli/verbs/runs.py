@@ -69,13 +69,13 @@ def remove(
     """
     from gpt_cli.files.safe_io import format_size
     from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
-    from gpt_cli.run.find_run import hint_at_run
+    from gpt_cli.run.find_run import run_around
     from gpt_cli.run.trash import lasting_path, size_of, trash_run
 
     runs = list({os.path.abspath(path): _find(path) for path in paths}.values())
     for path in runs:  # all of them, before the first is moved
         if is_checkpoint(path):
-            raise RequestError(f"{path} is not a run directory", hint=hint_at_run(path))
+            raise RequestError(f"{path} is not a run directory", choices=run_around(path))
     for path in runs:
         checkpoints = list_checkpoints(path)
         steps = f"{plural(checkpoint_step(checkpoints[0]), 'step')}, " if checkpoints else ""
@@ -105,8 +105,8 @@ def _find(path: Path) -> Path:
     try:
         return find_run(path, check=False)
     except RequestError as error:
-        if "did you mean" not in (error.hint or ""):
-            error.hint = "gpt runs lists the runs there are"
+        if not error.choices:
+            error.kind = "no run"
         raise
 
 
