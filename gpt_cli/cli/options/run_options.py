@@ -61,9 +61,7 @@ def find_one(
     try:
         return find_run(one_run(argument, option), check=check)
     except RequestError as error:
-        if "of other tools" in error.message or "did you mean" in (error.hint or ""):
-            raise
-        if argument is None or text_option is None:
+        if error.choices or error.kind == "foreign model" or argument is None or text_option is None:
             raise
         if (key := re.fullmatch(r"([a-z]+)\.([a-z_]+)=(.*)", str(argument))) is not None:
             error.hint = "keys of a config are for gpt train: leave it out"

@@ -173,9 +173,10 @@ class Request:
             existing = load_config(run_dir / "config.yaml", overrides)
         except RequestError as error:
             load_config(run_dir / "config.yaml")  # what is wrong by itself is reported as it is
-            as_it_is = f"resume this one as it is: gpt train {quote(str(run_dir))}"
-            hint = error.hint or f"choose another, run_dir=runs/NAME, or {as_it_is}"
-            raise RequestError(f"{run_dir} is a run of another config: {error.message}", hint=hint) from error
+            error.message = f"{run_dir} is a run of another config: {error.message}"
+            if error.suggestion is None:
+                error.kind = error.kind or "another run"
+            raise
         requested = [source] if isinstance(source, str) else source
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
             return existing

@@ -131,8 +131,8 @@ def sample(
     try:
         whole = _wrap(inputs, before, after, loaded.tokenizer, skip=unknown == "skip")
     except RequestError as error:
-        if run is None and run_option is None and error.hint is not None:
-            error.hint += f"; the newest run was taken, {path}"
+        if run is None and run_option is None:
+            error.message += f" (the newest run was taken, {path})"
         raise
     if sampling.choices:
         known = known_choices(loaded.tokenizer, sampling.choices, skip=unknown == "skip")
