@@ -41,6 +41,15 @@ class TaskConfig(ConfigSection):
     trains: Literal["all", "head"] = "all"
     """head: only the head is trained, on the features of train.init_from as they are."""
 
+    conditions: ClassVar[Conditions] = (
+        (lambda t: len(set(t.labels or ())) == len(t.labels or ()), "{} has a label twice", "labels"),
+        (
+            lambda t: not isinstance(t.class_weights, list) or len(t.class_weights) == len(t.labels or ()),
+            "{} must have a number for each of {}",
+            "class_weights labels",
+        ),
+    )
+
     @property
     def predicted(self) -> Literal["token", "text"]:
         """That of which there is one loss each."""
@@ -144,19 +153,26 @@ class DataConfig(ConfigSection):
         return {**given, **changes} if changes else values
 
     conditions: ClassVar[Conditions] = (
-        (lambda d: d.format == "text" or d.split == "documents", "{split} is for texts, not for {format}"),
+        (lambda d: d.format == "text" or d.split == "documents", "{} is for texts, not for {}", "split format"),
         (
             lambda d: d.format != "pairs" or d.completion_key not in d.prompt_keys,
-            "{prompt_key} and {completion_key} must be two keys",
+            "{} and {} must be two keys",
+            "prompt_key completion_key",
         ),
-        (lambda d: d.format != "labelled" or d.text_key != d.label_key, "{text_key} and {label_key} must be two keys"),
+        (
+            lambda d: d.format != "labelled" or d.text_key != d.label_key,
+            "{} and {} must be two keys",
+            "text_key label_key",
+        ),
         (
             lambda d: d.val_source is not None or d.val_fraction + d.test_fraction < 1,
-            "{val_fraction} and {test_fraction} must leave a part to train on",
+            "{} and {} must leave a part to train on",
+            "val_fraction test_fraction",
         ),
         (
             lambda d: d.weights is None or len(d.weights) == len(d.sources),
-            "{weights} must have a number for each of {source}",
+            "{} must have a number for each of {}",
+            "weights source",
         ),
     )
 
@@ -198,5 +214,5 @@ class SampleConfig(ConfigSection):
     """Put after each prompt."""
 
     conditions: ClassVar[Conditions] = (
-        (lambda s: s.min_new_tokens <= s.max_new_tokens, "{min_new_tokens} must be at most {max_new_tokens}"),
+        (lambda s: s.min_new_tokens <= s.max_new_tokens, "{} must be at most {}", "min_new_tokens max_new_tokens"),
     )

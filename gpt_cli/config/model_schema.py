@@ -4,18 +4,28 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Strict
 
-from gpt_cli.config.section import AsCount, Conditions, ConfigSection, Count, Factor, Positive, Probability
+from gpt_cli.config.section import (
+    SET,
+    AsCount,
+    Conditions,
+    ConfigSection,
+    Count,
+    Factor,
+    Needed,
+    Needs,
+    Positive,
+    Probability,
+)
 from gpt_cli.literals import INT32_MAX
 
-_FOR_PREVIOUS_TOKENS = {
-    "position": "rope",
-    "qk_norm": "true",
-    "norm_position": "pre",
-    "causal": "true",
-    "tie_embeddings": "false",
-    "n_embd": "of 8 or more per head",
-}
-"""What `previous_token_init` needs."""
+_FOR_PREVIOUS_TOKENS = (
+    ("position", "rope"),
+    ("qk_norm", True),
+    ("norm_position", "pre"),
+    ("causal", True),
+    ("tie_embeddings", False),
+    ("head_dim", Needed("8 or more", lambda width: width >= 8)),
+)
 
 
 class ModelConfig(ConfigSection):
@@ -96,7 +106,8 @@ class ModelConfig(ConfigSection):
     @property
     def has_previous_token_init(self) -> bool:
         """`previous_token_init`, with null resolved."""
-        return self.previous_token_init or (self.previous_token_init is None and not self.missing_for_previous_tokens)
+        wanted = self.model_copy(update={"previous_token_init": True})
+        return self.previous_token_init or (self.previous_token_init is None and not wanted.unmet_needs())
 
     @property
     def mlp_hidden(self) -> int:
@@ -104,36 +115,24 @@ class ModelConfig(ConfigSection):
         ratio = self.mlp_ratio if self.mlp_ratio is not None else 8 / 3 if self.mlp == "swiglu" else 4.0
         return -int(-ratio * self.n_embd // 8) * 8
 
+    needs: ClassVar[Needs] = (
+        ("norm", "layernorm", "norm_gain", True),
+        ("window", SET, "causal", True),
+        ("position", "alibi", "causal", True),
+        *(("previous_token_init", True, key, value) for key, value in _FOR_PREVIOUS_TOKENS),
+    )
     conditions: ClassVar[Conditions] = (
-        (lambda m: m.n_embd % m.n_head == 0, "{n_embd} must be a multiple of {n_head}"),
-        (lambda m: m.n_head % m.kv_heads == 0, "{n_head} must be a multiple of {n_kv_head}"),
-        (lambda m: m.position != "rope" or m.head_dim % 2 == 0, "rope needs an even head width, {n_embd} / {n_head}"),
-        (lambda m: m.position != "sinusoidal" or m.n_embd % 2 == 0, "{position} needs an even {n_embd}"),
+        (lambda m: m.n_embd % m.n_head == 0, "{} must be a multiple of {}", "n_embd n_head"),
+        (lambda m: m.n_head % m.kv_heads == 0, "{} must be a multiple of {}", "n_head n_kv_head"),
+        (
+            lambda m: m.position != "rope" or m.head_dim % 2 == 0,
+            "rope needs an even head width, {} / {}",
+            "n_embd n_head",
+        ),
+        (lambda m: m.position != "sinusoidal" or m.n_embd % 2 == 0, "{} needs an even {}", "position n_embd"),
         (
             lambda m: m.rope_scaling is None or m.rope_scaling[1] < m.rope_scaling[2],
-            "the low_freq_factor of {rope_scaling}, its second number, must be less than its high_freq_factor",
-        ),
-        (lambda m: m.norm_gain or m.norm != "layernorm", "{norm} has a gain: {norm_gain} needs rmsnorm"),
-        (lambda m: m.causal or m.window is None, "{window} looks back: it needs {causal:key} true"),
-        (lambda m: m.causal or m.position != "alibi", "{position} looks back: it needs {causal:key} true"),
-        *(
-            (
-                lambda m, key=key: not m.previous_token_init or key not in m.missing_for_previous_tokens,
-                f"{{previous_token_init}} needs {{{key}:key}} {value}",
-            )
-            for key, value in _FOR_PREVIOUS_TOKENS.items()
+            "the low_freq_factor of {}, its second number, must be less than its high_freq_factor",
+            "rope_scaling",
         ),
     )
-
-    @property
-    def missing_for_previous_tokens(self) -> list[str]:
-        """The keys of which `previous_token_init` needs other values."""
-        met = {
-            "position": self.position == "rope",
-            "qk_norm": self.qk_norm,
-            "norm_position": self.norm_position == "pre",
-            "causal": self.causal,
-            "tie_embeddings": not self.tie_embeddings,
-            "n_embd": self.head_dim >= 8,
-        }
-        return [key for key, is_met in met.items() if not is_met]

@@ -17,15 +17,19 @@ from gpt_cli.config.data_schema import TaskConfig as TaskConfig
 from gpt_cli.config.derived import fill_open_keys
 from gpt_cli.config.model_schema import ModelConfig as ModelConfig
 from gpt_cli.config.section import (
+    SET,
     AsCount,
     Conditions,
     Count,
     Every,
     Minutes,
     Name,
+    Needed,
+    Needs,
     Positive,
     Probability,
     Steps,
+    other_than,
     parse_duration,
 )
 from gpt_cli.config.section import ConfigSection as ConfigSection
@@ -53,16 +57,11 @@ class TokenizerConfig(ConfigSection):
     file: Name | None = None
     """A ready tokenizer to take instead of learning one: a tokenizer.json, GPT-2's files, a tiktoken rank file."""
 
-    conditions: ClassVar[Conditions] = (
-        (
-            lambda t: t.kind == "char" or (t.unknown, t.min_count) == ("error", 1),
-            "{unknown} and {min_count} are for char, not for {kind}",
-        ),
-        (
-            lambda t: t.unknown == "token" or t.min_count == 1,
-            "{min_count} needs {unknown:key} token, for the rare ones",
-        ),
-        (lambda t: t.kind == "bpe" or t.vocab_size is None, "{vocab_size} is for bpe, not for {kind}"),
+    needs: ClassVar[Needs] = (
+        ("unknown", "token", "kind", "char"),  # other vocabularies have every character
+        ("min_count", Needed("above 1", lambda count: count > 1), "kind", "char"),
+        ("min_count", Needed("above 1", lambda count: count > 1), "unknown", "token"),
+        ("vocab_size", SET, "kind", "bpe"),  # the others have the size they have
     )
 
 
@@ -140,11 +139,13 @@ class TrainConfig(ConfigSection):
     conditions: ClassVar[Conditions] = (
         (
             lambda t: t.budget is None or parse_duration(t.budget) is not None,
-            "{budget} must be a time such as 90s, 10m or 1h30m",
+            "{} must be a time such as 90s, 10m or 1h30m",
+            "budget",
         ),
         (
             lambda t: t.batch_size % t.sequences_per_forward == 0,
-            "{batch_size} must be a multiple of {micro_batch_size}",
+            "{} must be a multiple of {}",
+            "batch_size micro_batch_size",
         ),
     )
 
@@ -279,79 +280,31 @@ class Config(ConfigSection):
         """The keys of the peak learning rates that have an effect."""
         return rate_keys(self.optim.name, updates_matrices=self.lora.rank is None and self.task.trains == "all")
 
-    conditions: ClassVar[Conditions] = (
-        (lambda c: c.is_classifier or not c.task.labels, "{task.labels:key} needs {task.kind:key} classes"),
-        (
-            lambda c: c.is_classifier or not c.task.class_weights,
-            "{task.class_weights:key} needs {task.kind:key} classes",
-        ),
-        (lambda c: c.is_classifier or c.task.pooling == "last", "{task.pooling} needs {task.kind:key} classes"),
-        (lambda c: c.is_classifier or c.task.trains == "all", "{task.trains} needs {task.kind:key} classes"),
-        (lambda c: c.is_classifier or c.data.format != "labelled", "{data.format} needs {task.kind:key} classes"),
-        (
-            lambda c: c.is_classifier or c.model.causal,
-            "{model.causal} needs {task.kind:key} classes: the next token must not be seen",
-        ),
-        (lambda c: not c.is_classifier or c.data.format == "labelled", "{task.kind} needs {data.format:key} labelled"),
-        (
-            lambda c: not c.is_classifier or c.sample.every is None,
-            "{task.kind} writes nothing: {sample.every:key} must be null",
-        ),
-        (lambda c: not c.is_classifier or not c.train.budget, "{train.budget} does not go with {task.kind}"),
-        (lambda c: not c.is_classifier or not c.eval.max_tokens, "{eval.max_tokens} does not go with {task.kind}"),
-        (
-            lambda c: c.task.trains == "all" or c.train.init_from,
-            "{task.trains} needs {train.init_from:key}, whose features it reads",
-        ),
-        (lambda c: c.task.trains == "all" or not c.lora.rank, "{lora.rank} does not go with {task.trains}"),
-        (
-            lambda c: c.task.trains == "all" or c.parallel.shard == "none",
-            "{parallel.shard} does not go with {task.trains}",
-        ),
-        (lambda c: len(set(c.task.labels or ())) == len(c.task.labels or ()), "{task.labels:key} has a label twice"),
-        (
-            lambda c: not isinstance(c.task.class_weights, list) or c.task.labels,
-            "{task.class_weights:key} in numbers needs {task.labels:key}, in whose order they are",
-        ),
-        (
-            lambda c: not isinstance(c.task.class_weights, list) or len(c.task.class_weights) == len(c.task.labels),
-            "{task.class_weights} must have a number for each of {task.labels}",
-        ),
-        (
-            lambda c: not c.lora.rank or c.train.init_from,
-            "{lora.rank} needs {train.init_from:key}, the run whose weights it changes",
-        ),
-        (lambda c: not c.lora.rank or c.parallel.shard == "none", "{parallel.shard} does not go with {lora.rank}"),
-        *(
-            (
-                lambda c, key=key, values=values: c.parallel.shard != "full" or getattr(c.runtime, key) not in values,
-                f"{{parallel.shard}} does not go with {{runtime.{key}}}",
-            )
-            for key, values in (("engine", ("native",)), ("compile", (True, "reduce-overhead")), ("device", ("mps",)))
-        ),
-        (lambda c: c.parallel.shard != "full" or not c.is_classifier, "{parallel.shard} does not go with {task.kind}"),
-        (
-            lambda c: c.optim.lr != "auto" or not c.train.budget,
-            "{train.budget} does not count the time of {optim.lr}: leave one of them out",
-        ),
-        (
-            lambda c: c.optim.lr != "auto" or not c.train.init_from,
-            "{optim.lr} is for random weights, not for {train.init_from}",
-        ),
-        (
-            lambda c: c.eval.every or not c.train.until_loss,
-            "{train.until_loss} needs evaluations during training: {eval.every}",
-        ),
-        (
-            lambda c: c.eval.every or not c.train.patience,
-            "{train.patience} needs evaluations during training: {eval.every}",
-        ),
+    needs: ClassVar[Needs] = (
+        ("task.labels", SET, "task.kind", "classes"),
+        ("task.class_weights", SET, "task.kind", "classes"),
+        ("task.pooling", "mean", "task.kind", "classes"),
+        ("task.trains", "head", "task.kind", "classes"),
+        ("data.format", "labelled", "task.kind", "classes"),
+        ("model.causal", False, "task.kind", "classes"),  # else the next token would be seen
+        ("task.kind", "classes", "data.format", "labelled"),
+        ("task.kind", "classes", "sample.every", None),  # nothing is written
+        ("task.kind", "classes", "train.budget", None),
+        ("task.kind", "classes", "eval.max_tokens", None),
+        ("task.trains", "head", "train.init_from", SET),  # whose features it reads
+        ("task.trains", "head", "lora.rank", None),
+        ("task.trains", "head", "parallel.shard", "none"),
+        ("lora.rank", SET, "train.init_from", SET),  # whose weights it changes
+        ("lora.rank", SET, "parallel.shard", "none"),
+        ("parallel.shard", "full", "runtime.engine", other_than("native")),
+        ("parallel.shard", "full", "runtime.compile", other_than(True, "reduce-overhead")),
+        ("parallel.shard", "full", "runtime.device", other_than("mps")),
+        ("parallel.shard", "full", "task.kind", "language"),
+        ("optim.lr", "auto", "train.budget", None),  # which does not count the time of a range test
+        ("optim.lr", "auto", "train.init_from", None),  # a range test is for random weights
+        ("train.until_loss", SET, "eval.every", SET),
+        ("train.patience", SET, "eval.every", SET),
     )
-
-    @property
-    def is_classifier(self) -> bool:
-        """True if it predicts the class of a text."""
-        return self.task.kind == "classes"
 
 
 def rate_keys(optimizer: str, *, updates_matrices: bool) -> tuple[str, ...]:

@@ -1,20 +1,23 @@
 """The base of the schema's sections, the types of their values, and the errors of keys that do not go together."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from gpt_cli.errors import join_or
 from gpt_cli.literals import INT32_MAX
 
 DISAGREEMENT = "disagreement"
 """The type of pydantic's error for keys that do not go together; its context has the `keys`."""
 ConfigValues = Mapping[str, Any]
 """{dotted key: value} of some keys of a config."""
-Conditions = tuple[tuple[Callable[[Any], object], str], ...]
-"""What a section must meet, each with the error if it does not."""
+Conditions = tuple[tuple[Callable[[Any], object], str, str], ...]
+"""(what a section must meet, the error if it does not, the keys for each {} in it)."""
 
 _COUNT = re.compile(r"([0-9]{1,9})([kKmM])")
 _DURATION = re.compile(r"(?=.)(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
@@ -52,48 +55,65 @@ Minutes = Annotated[float, Field(gt=0.0, le=1e7), BeforeValidator(_read_minutes)
 Name = Annotated[str, Field(min_length=1)]
 
 
+@dataclass(frozen=True)
+class Needed:
+    """What a value must be for another key to go with it; `text` completes "must be"."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+SET = Needed("set", lambda value: value is not None)
+
+
+def other_than(*values: object) -> Needed:
+    return Needed(f"other than {join_or(list(map(show_plain, values)))}", lambda value: value not in values)
+
+
+Needs = tuple[tuple[str, Any, str, Any], ...]
+"""(key, its value, a key that then must have a value, this value); a value may be a `Needed`."""
+
+
 class ConfigSection(BaseModel):
     """A part of the config: frozen, strict about types, and closed to unknown keys."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+    needs: ClassVar[Needs] = ()
     conditions: ClassVar[Conditions] = ()
-    """In the errors `{key}` stands for `section.key (value)`, and `{key:key}` for `section.key`."""
 
     @model_validator(mode="after")
-    def _check_conditions(self) -> Self:
-        for holds, message in self.conditions:
+    def _check_keys(self) -> Self:
+        for key, other, needed in self.unmet_needs():
+            value = show_plain(attrgetter(other)(self))
+            raise self._disagreement(f"{{}} needs {self._name(other)} to be {needed}, not {value}", (key, other))
+        for holds, message, keys in self.conditions:
             if not holds(self):
-                named = _NamedValues(self)
-                context = {"message": message.format_map(named), "keys": tuple(named.keys)}
-                raise PydanticCustomError(DISAGREEMENT, "{message}", context)
+                raise self._disagreement(message, keys.split())
         return self
 
+    def unmet_needs(self) -> list[tuple[str, str, str]]:
+        """(key, the other key, what it must be) of each row of `needs` that is not met."""
+        return [
+            (key, other, needed.text if isinstance(needed, Needed) else show_plain(needed))
+            for key, value, other, needed in self.needs
+            if _is(attrgetter(key)(self), value) and not _is(attrgetter(other)(self), needed)
+        ]
 
-class _NamedValues:
-    """The values of a section for the message of a condition; `keys` are those that it names."""
+    def _name(self, key: str) -> str:
+        section = type(self).__name__.removesuffix("Config").lower()
+        return f"{section}.{key}" if section else key
 
-    def __init__(self, section: ConfigSection) -> None:
-        self.section = section
-        self.prefix = type(section).__name__.removesuffix("Config").lower()
-        self.keys: list[str] = []
-
-    def __getitem__(self, name: str) -> "_NamedValue":
-        key = f"{self.prefix}.{name}" if self.prefix else name
-        return _NamedValue(key, getattr(self.section, name), self.keys)
+    def _disagreement(self, message: str, keys: Sequence[str]) -> PydanticCustomError:
+        """The error of `keys` that do not go together; a {} of `message` stands for one of them with its value."""
+        described = [f"{self._name(key)} ({show_plain(attrgetter(key)(self))})" for key in keys]
+        context = {"message": message.format(*described), "keys": tuple(map(self._name, keys))}
+        return PydanticCustomError(DISAGREEMENT, "{message}", context)
 
 
-class _NamedValue:
-    def __init__(self, key: str, value: Any, keys: list[str]) -> None:
-        self._key, self._value, self._keys = key, value, keys
-
-    def __getattr__(self, name: str) -> "_NamedValue":
-        return _NamedValue(f"{self._key}.{name}", getattr(self._value, name), self._keys)
-
-    def __format__(self, style: str) -> str:
-        self._keys.append(self._key)
-        return self._key if style == "key" else f"{self._key} ({show_plain(self._value)})"
+def _is(value: object, wanted: object) -> bool:
+    return wanted.holds(value) if isinstance(wanted, Needed) else value == wanted
 
 
 def show_plain(value: object) -> str:

@@ -81,7 +81,7 @@ WRONG_VALUES = {
     "run_dir: ''": ("run_dir must not be empty", 10, None),
     "sample: {prompt: 1984}": ("sample.prompt must be text, not 1984", 18, None),
     "tokenizer: {vocab_size: 300}": (
-        *("tokenizer.vocab_size (300) is for bpe, not for tokenizer.kind (char)", 25),
+        *("tokenizer.vocab_size (300) needs tokenizer.kind to be bpe, not char", 25),
         None,
     ),
     "model: {n_head: 3}": ("model.n_embd (128) must be a multiple of model.n_head (3)", 17, None),
@@ -91,7 +91,7 @@ WRONG_VALUES = {
         None,
     ),
     "{train: {patience: 3}, eval: {every: null}}": (
-        *("train.patience (3) needs evaluations during training: eval.every (null)", 20),
+        *("train.patience (3) needs eval.every to be set, not null", 20),
         None,
     ),
 }
