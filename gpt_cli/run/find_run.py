@@ -94,7 +94,7 @@ def no_such_checkpoint(run: str | Path, which: str) -> str:
 
 
 def _nearest_checkpoints(name: str, kept: list[Path]) -> list[str]:
-    """Those among `kept`, newest first, that `name` may mean: the step that it ends with, else the three nearest."""
+    """The checkpoints of `kept` that `name` may mean: that of the step it ends with, else the three nearest."""
     digits = re.search(r"[0-9]{1,18}$", name)
     if digits is None:
         return [str(path) for path in kept[:1]]
