@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
-from shlex import quote
 
 from gpt_cli.errors import UserError
 from gpt_cli.terminal.plural import plural
@@ -249,28 +248,6 @@ def owner_of(path: Path) -> str:
         return f" ({closed if closed.name else closed.absolute()} belongs to {_owner_of(closed)})"
     except (OSError, NotImplementedError):  # Windows has no owners
         return ""
-
-
-def how_to_permit(path: Path) -> str | None:
-    """The chmod command that permits reading `path`, for it or for the first folder above it without permission.
-
-    It grants no more than needed, and to the user alone if possible. None if chmod does not help.
-    """
-    if sys.platform == "win32":  # has no chmod
-        return None
-    folders = reversed(path.absolute().parents)
-    closed = next((folder for folder in folders if not os.access(folder, os.X_OK)), None)
-    blocked = closed or path
-    try:
-        status = os.stat(blocked)
-    except OSError:
-        return None
-    role = 0 if status.st_uid == os.geteuid() else 1 if status.st_gid in (os.getegid(), *os.getgroups()) else 2
-    bits = "x" if closed is not None else "rx" if stat.S_ISDIR(status.st_mode) else "r"
-    if all(status.st_mode >> 3 * (2 - role) & {"r": 4, "x": 1}[bit] for bit in bits):  # the mode permits it already
-        return None
-    prefix = "you may open it" if role == 0 else f"its owner, {_owner_of(blocked)}, may open it"
-    return f"{prefix}: chmod {'ugo'[role]}+{bits} {quote(str(blocked))}"
 
 
 def _owner_of(path: Path) -> str:

@@ -23,9 +23,6 @@ _MAX_TRIES = 3  # reads of a directory in which a file is being replaced
 class DamagedError(UserError):
     """The files differ from those written: a flipped bit, a missing or an unexpected file."""
 
-    member: str | None = None
-    """The name of the file that is not what it was, where it is known."""
-
 
 def format_sums(sums: Iterable[tuple[str, str]]) -> bytes:
     """The contents of SHA256SUMS: a line for each (name, SHA-256 in hex), sorted."""
@@ -87,12 +84,6 @@ def unlisted(path: Path, names: Iterable[str]) -> list[str]:
     """The `names` that SHA256SUMS of the directory `path` does not list."""
     listed = {name for name, _ in _listed(path)}
     return [name for name in names if name not in listed]
-
-
-def matches(path: Path, name: str, file: Path) -> bool:
-    """True if `file` is what SHA256SUMS of the directory `path` says of `name`, or if it says nothing of it."""
-    sums = {sha256 for listed, sha256 in _listed(path) if listed == name}
-    return not sums or _sum_of(file, follow=False) in sums
 
 
 def read_member(path: Path, follow: bool = False) -> Iterator[bytes]:
