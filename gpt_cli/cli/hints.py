@@ -10,7 +10,7 @@ WAYS_OUT: Mapping[ErrorKind, str] = {
     "another run": "run_dir=runs/NAME starts a new run",
     "package": "pip install {choice}",
     "no config": "gpt config init -o {path}",
-    "no run": "gpt train TEXT, or gpt runs lists the runs there are",
+    "no run": "gpt runs lists the runs there are",
     "no checkpoint": "gpt train {path}",
     "no text": "--text FILE reads another text",
     "damaged run": "gpt doctor {path}",

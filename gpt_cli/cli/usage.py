@@ -28,7 +28,9 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         option = max(parameter.opts, key=len)
         words = [word for word in get_args(parameter.type_descriptor.annotation) if isinstance(word, str)]
         choices = [f"{option} {word}" for word in suggest(_value_of(option.lstrip("-"), arguments), words, VALUES)]
-    hint = None if choices else f"{'gpt' if context is None else context.command_path} --help"
+    called = [word for word in arguments[:1] if context is None and not word.startswith("-")]
+    path = " ".join(["gpt", *called]) if context is None else context.command_path
+    hint = None if choices else f"{path} --help"
     return RequestError(message[:1].lower() + message[1:], choices=choices, hint=hint)
 
 
@@ -49,9 +51,9 @@ def takes_changes(command: Any) -> bool:
 
 def _options_like(command: Any, name: str, arguments: Sequence[str]) -> list[str]:
     """What may have been meant by the option `name`: one of the command's own, or a key of the config."""
-    options = [option.lstrip("-") for one in command.params for option in one.opts if option.startswith("--")]
+    options = {option.lstrip("-"): option for one in command.params for option in one.opts if option.startswith("-")}
     if meant := suggest(name, options, KEYS):
-        return [f"--{option}" for option in meant]
+        return [options[option] for option in meant]
     if not takes_changes(command):
         return []
     from gpt_cli.config.keys import fields, suggest_keys

@@ -106,12 +106,9 @@ def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
     A text that is gone may lie elsewhere: whether it is the same one, its checksum will tell.
     """
     if fixed := {key: change for key, change in changes.items() if not may_change(key) and key not in moved(changes)}:
-        lines = [
-            f"\n  {key}: {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()
-        ]
-        raise RequestError(
-            f"run_dir {path} is a run of another config{''.join(lines)}", keys=fixed, kind="another run", path=path
-        )
+        lines = [f"{key} {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()]
+        changed = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)
+        raise RequestError(f"{path} is a run with another config:{changed}", keys=fixed, kind="another run", path=path)
 
 
 def moved(changes: Changes) -> set[str]:
