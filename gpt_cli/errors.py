@@ -82,7 +82,9 @@ class UserError(Exception):
     @property
     def suggestion(self) -> str | None:
         """The hint, or else what may have been meant, as a sentence."""
-        return self.hint or (f"did you mean {join_or(self.choices)}?" if self.choices else None)
+        if self.hint is not None:
+            return self.hint
+        return f"did you mean {join_or(self.choices)}?" if self.choices else None
 
     def render(self) -> str:
         """The error as it is printed: at most one line each for the error, the place and the hint."""
