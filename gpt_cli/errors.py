@@ -9,19 +9,13 @@ from gpt_cli.terminal.escape import escape_control_chars
 
 Notify = Callable[[str], None]
 """Called with a message for the user when nothing failed; `cli.output.note` prints it."""
-
 OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
 """Words in the error of an allocator that has no memory left."""
-
 ErrorKind = Literal[
-    "set",  # a value that would do for the key: `choices`
-    "another run",  # the run directory is taken
-    "package",  # `choices`: what pip installs
-    "no config", "no run", "no checkpoint", "no text", "damaged run",  # what is missing at `path`
-    "run", "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier",  # what it is
-    "unknown characters",
+    "set", "another run", "package", "no config", "no run", "no checkpoint", "no text", "damaged run", "run",
+    "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier", "unknown characters",
 ]  # fmt: skip
-"""Class of an error that has one way out, which `cli.hints` writes."""
+"""Class of an error; `cli.hints` has one way out for each."""
 
 
 class ExitCode(IntEnum):
@@ -38,14 +32,9 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """The work failed for a reason the user can act on: printed as one `error:` line, without a traceback.
 
-    An error is data, and the command line renders it:
-
-    - `where`: a place, `file:line:column`, printed as `--> where`;
-    - `keys`: the config keys that `message` names, shown as options where the command has these;
-    - `path`: the file or directory that it is about;
-    - `choices`: what may have been meant, the likeliest first: keys, values or paths;
-    - `kind`: its class, which decides on the way out;
-    - `hint`: the way out in words, in rooms that still write it themselves.
+    An error is data, which the command line renders: `where`, a place (`file:line:column`); `keys`, those of the config
+    that `message` names; `path`, the file or directory it is about; `choices`, what may have been meant, the likeliest
+    first; `kind`, its class, which has a way out; `hint`, the way out in words, where a room still writes it itself.
     """
 
     exit_code = ExitCode.FAILED
@@ -62,13 +51,9 @@ class UserError(Exception):
         kind: ErrorKind | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.where = where
-        self.hint = hint
-        self.keys = tuple(keys)
+        self.message, self.where, self.hint, self.kind = message, where, hint, kind
+        self.keys, self.choices = tuple(keys), tuple(choices)
         self.path = None if path is None else str(path)
-        self.choices = tuple(choices)
-        self.kind = kind
         self._added_notes: list[str] = []
 
     @property

@@ -6,9 +6,6 @@ from typing import Any, get_args
 
 import typer
 
-from gpt_cli.config.removed import REMOVED, is_removed
-from gpt_cli.config.synonyms import COMMANDS, KEYS, VALUES, suggest
-from gpt_cli.config.yaml_reader import resolve_scalar
 from gpt_cli.errors import RequestError
 
 _NO_VALUE = "VALUE"  # for the one that the command line lacks
@@ -16,6 +13,8 @@ _NO_VALUE = "VALUE"  # for the one that the command line lacks
 
 def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> RequestError:
     """The error for a command line that Typer refuses, with what may have been meant."""
+    from gpt_cli.config.synonyms import VALUES, suggest
+
     context: Any = getattr(error, "ctx", None)  # Typer exports neither the class that has one, nor sets it always
     parameter = getattr(error, "param", None)
     message = error.format_message().replace("Value error, ", "").rstrip(".")
@@ -36,6 +35,9 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
 
 def unknown_command(path: str, name: str, known: Sequence[str]) -> RequestError:
     """The error for a `name` that is no command of `path`, such as `gpt runs`."""
+    from gpt_cli.config.removed import REMOVED
+    from gpt_cli.config.synonyms import COMMANDS, suggest
+
     if (removed := REMOVED.get(f"{path} {name}")) is not None:
         return RequestError(removed.sentence(f"{path} {name}"))
     meant = sorted(COMMANDS.get(name.lower().replace("-", "_"), []), key=lambda command: not command.startswith(path))
@@ -51,15 +53,16 @@ def takes_changes(command: Any) -> bool:
 
 def _options_like(command: Any, name: str, arguments: Sequence[str]) -> list[str]:
     """What may have been meant by the option `name`: one of the command's own, or a key of the config."""
+    from gpt_cli.config.keys import fields, suggest_keys
+    from gpt_cli.config.synonyms import KEYS, suggest
+
     options = {option.lstrip("-"): option for one in command.params for option in one.opts if option.startswith("-")}
     if meant := suggest(name, options, KEYS):
         return [options[option] for option in meant]
     if not takes_changes(command):
         return []
-    from gpt_cli.config.keys import fields, suggest_keys
-
     keys = [key for key in suggest_keys((name,)) if key in fields()]
-    return [f"{key}={_value_of(name, arguments, bool in (fields()[key].annotation,))}" for key in keys]
+    return [f"{key}={_value_of(name, arguments, fields()[key].annotation is bool)}" for key in keys]
 
 
 def _value_of(name: str, arguments: Sequence[str], is_switch: bool = False) -> str:
@@ -83,6 +86,9 @@ def options_of(arguments: Sequence[str], command: Any) -> set[str]:
 
 def without_removed_options(arguments: Sequence[str]) -> list[str]:
     """The command line without removed options. Raises RequestError for one in use."""
+    from gpt_cli.config.removed import REMOVED, is_removed
+    from gpt_cli.config.yaml_reader import resolve_scalar
+
     verb = " ".join(["gpt", *[word for word in arguments if not word.startswith("-")][:1]])
     kept: list[str] = []
     rest = list(arguments)

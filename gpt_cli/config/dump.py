@@ -19,7 +19,7 @@ from gpt_cli.errors import join_or
 
 _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z0-9_./+-]+)*")
 _OLD_BOOLEANS = frozenset({"y", "n", "yes", "no", "on", "off"})  # to readers of YAML 1.1
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_ESCAPES = {'"': '\\"', "\\": "\\\\"}
 _WIDTH = 80
 
 
@@ -88,11 +88,8 @@ def _meaning(key: str) -> str:
 
 
 def _visible(character: str) -> str:
-    """`character`, or its escape in YAML if it is not printable."""
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    """`character`, or its escape in YAML if it is not printable, which is Python's."""
+    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 class KeyOrigin(NamedTuple):

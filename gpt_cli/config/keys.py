@@ -1,6 +1,6 @@
 """The keys of the schema by their dotted names: what each accepts, and which one was probably meant."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -29,16 +29,11 @@ def sections() -> dict[str, type[ConfigSection]]:
 @cache
 def fields() -> dict[str, FieldInfo]:
     """{dotted key: its definition} in the order of the schema."""
-    return dict(_fields())
-
-
-def _fields() -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in Config.model_fields.items():
-        section = sections().get(name)
-        if section is None:
-            yield name, field
-        else:
-            yield from ((f"{name}.{key}", value) for key, value in section.model_fields.items())
+    return {
+        f"{name}.{key}" if name in sections() else name: definition
+        for name, field in Config.model_fields.items()
+        for key, definition in (sections()[name].model_fields if name in sections() else {name: field}).items()
+    }
 
 
 def get_key(config: Config, key: str) -> Any:

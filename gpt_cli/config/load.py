@@ -28,16 +28,12 @@ from gpt_cli.config.yaml_reader import (
     read_value,
     resolve_scalar,
 )
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import ErrorKind, RequestError, UserError
 from gpt_cli.files import check_listed
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
 _YAML = (".yaml", ".yml")
-
-
-class NotAConfigError(RequestError):
-    """A text is given where a config is expected."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -119,9 +115,9 @@ def merge_layers(text: str, name: str, overrides: Sequence[str], *, of_run: bool
     try:
         document = read_document(text, name)
     except ConfigSyntaxError as error:
-        problem = error.problem
-        is_yaml = Path(name).suffix.lower() in _YAML
-        refusal = to_error(name, [problem]) if is_yaml else _not_a_config(problem.message, name, str(problem.place))
+        refusal = to_error(name, [error.problem])
+        if Path(name).suffix.lower() not in _YAML:
+            refusal.path, refusal.kind = name, "text"
         raise refusal from error
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
     document = replace(document, values=document.values | empty)
@@ -204,7 +200,8 @@ def read_config_file(path: Path) -> str:
         reason = (error.strerror or str(error)).lower()
         raise fails(f"cannot read the config file {path}: {reason}", path=path) from error
     if len(data) > SIZE_LIMIT:
-        raise _not_a_config(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is not a config", str(path))
+        kind: ErrorKind | None = None if path.suffix.lower() in _YAML else "text"
+        raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is not a config", path=path, kind=kind)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -213,12 +210,6 @@ def read_config_file(path: Path) -> str:
             f"{path} is not UTF-8 text: it holds the byte 0x{data[error.start]:02x}",
             where=f"{path}:{len(before)}:{len(before[-1]) + 1}",
         ) from None
-
-
-def _not_a_config(message: str, path: str, where: str | None = None) -> RequestError:
-    """The error for a file that is no config: perhaps a text to train on."""
-    is_text = Path(path).suffix.lower() not in _YAML
-    return NotAConfigError(message, where=where, path=path, kind="text") if is_text else RequestError(message)
 
 
 def _similar(path: Path) -> list[str]:

@@ -26,11 +26,13 @@ def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
 @contextmanager
 def suggest_config_of_base(verb: str, text: Path, overrides: Sequence[str]) -> Iterator[None]:
     """Have the error of a text in place of a config propose the config of the run that `overrides` start from."""
-    from gpt_cli.config.load import NotAConfigError, load_config
+    from gpt_cli.config import load_config
 
     try:
         yield
-    except NotAConfigError as error:
+    except RequestError as error:
+        if error.kind != "text":
+            raise
         base = Path(next((one.partition("=")[2] for one in overrides if one.startswith("train.init_from=")), ""))
         run = base.parent.parent if base.parent.name == "checkpoints" else base
         if not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
