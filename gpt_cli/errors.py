@@ -51,9 +51,13 @@ class UserError(Exception):
         kind: ErrorKind | None = None,
     ) -> None:
         super().__init__(message)
-        self.message, self.where, self.hint, self.kind = message, where, hint, kind
-        self.keys, self.choices = tuple(keys), tuple(choices)
-        self.path = None if path is None else str(path)
+        self.message = message
+        self.where = where
+        self.hint = hint
+        self.keys: tuple[str, ...] = tuple(keys)
+        self.path: str | None = None if path is None else str(path)
+        self.choices: tuple[str, ...] = tuple(choices)
+        self.kind = kind
         self._added_notes: list[str] = []
 
     @property

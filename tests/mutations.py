@@ -374,8 +374,8 @@ MUTATIONS = [
     ),
     Mutation(
         "the schema for editors has no meanings",
-        "config/keys.py",
-        (("        cls.model_rebuild(force=True)\n", "        pass\n"),),
+        "config/section.py",
+        (("use_attribute_docstrings=True", "use_attribute_docstrings=False"),),
         "config/test_config.py::test_the_json_schema_of_a_new_process_says_what_every_key_and_section_means",
     ),
     Mutation(
