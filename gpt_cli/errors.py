@@ -71,9 +71,9 @@ class UserError(Exception):
     @property
     def suggestion(self) -> str | None:
         """The hint, or else what may have been meant, as a sentence."""
-        if self.hint is not None:
+        if self.hint is not None or not self.choices or self.kind not in (None, "set"):
             return self.hint
-        return f"did you mean {join_or(self.choices)}?" if self.choices else None
+        return f"{self.keys[0]}={self.choices[0]}" if self.kind == "set" else f"did you mean {join_or(self.choices)}?"
 
     def render(self) -> str:
         """The error as it is printed: at most one line each for the error, the place and the hint."""

@@ -16,7 +16,7 @@ WAYS_OUT: Mapping[ErrorKind, str] = {
     "damaged run": "gpt doctor {path}",
     "run": "gpt train {path} resumes it",
     "checkpoint": "gpt train TEXT train.init_from={path}",
-    "token store": "gpt train data.source={path}",
+    "token store": "gpt train {path}",
     "foreign model": "gpt import {path} RUN",
     "runs folder": "gpt runs --dir {path}",
     "config": "gpt train --config {path}",

@@ -52,7 +52,7 @@ def takes_changes(command: Any) -> bool:
 
 
 def _options_like(command: Any, name: str, arguments: Sequence[str]) -> list[str]:
-    """What may have been meant by the option `name`: one of the command's own, or a key of the config."""
+    """The candidates for the unknown option `name`: one of the command's own, or a key of the config."""
     from gpt_cli.config.keys import fields, suggest_keys
     from gpt_cli.config.synonyms import KEYS, suggest
 

@@ -11,7 +11,6 @@ from gpt_cli.config.section import (
     ConfigSection,
     Count,
     Factor,
-    Needed,
     Needs,
     Positive,
     Probability,
@@ -24,7 +23,6 @@ _FOR_PREVIOUS_TOKENS = (
     ("norm_position", "pre"),
     ("causal", True),
     ("tie_embeddings", False),
-    ("head_dim", Needed("8 or more", lambda width: width >= 8)),
 )
 
 
@@ -106,8 +104,9 @@ class ModelConfig(ConfigSection):
     @property
     def has_previous_token_init(self) -> bool:
         """`previous_token_init`, with null resolved."""
-        wanted = self.model_copy(update={"previous_token_init": True})
-        return self.previous_token_init or (self.previous_token_init is None and not wanted.unmet_needs())
+        if self.previous_token_init is not None:
+            return self.previous_token_init
+        return self.head_dim >= 8 and not self.model_copy(update={"previous_token_init": True}).unmet_needs()
 
     @property
     def mlp_hidden(self) -> int:
@@ -128,6 +127,11 @@ class ModelConfig(ConfigSection):
             lambda m: m.position != "rope" or m.head_dim % 2 == 0,
             "rope needs an even head width, {} / {}",
             "n_embd n_head",
+        ),
+        (
+            lambda m: m.head_dim >= 8 or not m.previous_token_init,
+            "{} needs a head width of 8 or more, {} / {}",
+            "previous_token_init n_embd n_head",
         ),
         (lambda m: m.position != "sinusoidal" or m.n_embd % 2 == 0, "{} needs an even {}", "position n_embd"),
         (

@@ -1,4 +1,4 @@
-"""What is wrong with a config: each problem with its place, all raised in one error."""
+"""The problems of a config, each with its place, all raised in one error."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

@@ -57,7 +57,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 @dataclass(frozen=True)
 class Needed:
-    """What a value must be for another key to go with it; `text` completes "must be"."""
+    """A condition on a value that another key needs; `text` completes "must be"."""
 
     text: str
     holds: Callable[[Any], bool]

@@ -123,7 +123,7 @@ VALUES = _by_synonym(
 
 
 def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, list[str]] | None = None) -> list[str]:
-    """What may have been meant by `word`, the likeliest first: `known` words, or what `synonyms` have for it.
+    """The `known` words that may have been meant by `word`, the likeliest first; `synonyms` have those of other tools.
 
     Case does not matter, nor whether it is written with dashes or underscores.
     """

@@ -30,7 +30,7 @@ _SCALARS: tuple[tuple[re.Pattern[str], Callable[[str], bool | int | float | None
     (re.compile(r"(?![-+]?[0-9]+\Z)[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
     (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda text: float(text.replace(".", ""))),
 )
-"""What an unquoted scalar means by its form: YAML 1.2's core schema, but whole numbers only in plain decimal."""
+"""The meaning of an unquoted scalar by its form: YAML 1.2's core schema, but whole numbers only in plain decimal."""
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _REFUSED = {"*": "an alias", "&": "an anchor", "!": "a tag"}
 
@@ -107,7 +107,7 @@ class ParsedYaml:
 
 def read_document(text: str, name: str) -> ParsedYaml:
     """Read a mapping of keys to values. Raises ConfigSyntaxError if there is none."""
-    reader = _Reader(SourceLocation(name, 1, 1))
+    reader = _NodeReader(SourceLocation(name, 1, 1))
     values = reader.read(text)
     if not isinstance(values, dict | None):
         raise ConfigSyntaxError(Problem("a config consists of keys with values, like `seed: 1`", reader.start))
@@ -116,7 +116,7 @@ def read_document(text: str, name: str) -> ParsedYaml:
 
 def read_value(text: str, place: SourceLocation) -> Any:
     """The value of one scalar or list that stands at `place`. Raises ConfigSyntaxError."""
-    reader = _Reader(place)
+    reader = _NodeReader(place)
     value = reader.read(text)
     if reader.problems:
         raise ConfigSyntaxError(reader.problems[0])
@@ -163,7 +163,7 @@ class _Composer(yaml.SafeLoader):
         return node  # type: ignore[no-any-return]
 
 
-class _Reader:
+class _NodeReader:
     """Builds values from nodes, noting locations; what can be skipped becomes a problem."""
 
     def __init__(self, start: SourceLocation) -> None:

@@ -162,7 +162,8 @@ def find_corpus(name: str) -> DatasetInfo:
         if corpus.name == name:
             return corpus
     names = [corpus.name for corpus in CORPORA]
-    raise RequestError(f"there is no known corpus '{name}'", choices=suggest(name, names) or names)
+    meant = suggest(name, names)
+    raise RequestError(f"there is no known corpus '{name}'", choices=meant, hint=None if meant else "gpt data list")
 
 
 def corpora_dir() -> Path:

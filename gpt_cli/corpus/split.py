@@ -83,7 +83,7 @@ class SplitPlan:
                 raise UserError(
                     f"the text is too small to split: {plural(size, 'character')}, of which"
                     f" data.val_fraction {val_fraction} is held out for validation{tests}",
-                    hint="each part needs at least 2 characters: give a longer text, or other fractions",
+                    keys=["data.val_fraction"],
                 )
             return cls("characters", cuts, b"")
         hashes = stats.documents if data.split == "documents" else stats.files
@@ -123,7 +123,7 @@ def assign_by_hash(hashes: "Sequence[int]", val_fraction: float, test_fraction: 
         raise UserError(
             f"{' and '.join(fractions)} of {len(ordered):,} different {units} leave none to train on",
             kind="set",
-            keys=[f"data.{larger}_fraction"],
+            keys=[f"data.{larger}_fraction", "data.val_fraction", "data.test_fraction"],
             choices=["0.1"],
         )
     if n_test + n_val >= len(ordered):

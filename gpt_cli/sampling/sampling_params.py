@@ -173,7 +173,9 @@ class SamplingParams:
         """
         options = without_removed(options, SAMPLING)  # type: ignore[assignment]
         if unknown := next((name for name in options if name not in _FIELDS), None):
-            raise RequestError(f"there is no option {unknown}", choices=suggest(unknown, _FIELDS) or list(_FIELDS))
+            meant = suggest(unknown, _FIELDS)
+            hint = None if meant else f"the options are: {', '.join(_FIELDS)}"
+            raise RequestError(f"there is no option {unknown}", choices=meant, hint=hint)
         values = {name: off_as_none(name, value) for name, value in options.items()}
         if isinstance(values.get("json_schema"), Mapping):
             values["json_schema"] = json.dumps(values["json_schema"])

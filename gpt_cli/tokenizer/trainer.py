@@ -102,7 +102,8 @@ def _train_char(texts: Iterable[str], config: TokenizerConfig) -> CharTokenizer:
     if not len(frequent):
         raise RequestError(
             f"no character occurs tokenizer.min_count {config.min_count:,} times: the most frequent one"
-            f" {counts.max():,} times"
+            f" {counts.max():,} times",
+            keys=["tokenizer.min_count"],
         )
     return CharTokenizer("".join(map(chr, frequent)), has_unknown=config.unknown == "token")
 

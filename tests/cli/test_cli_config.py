@@ -112,17 +112,10 @@ def test_errors_go_to_stderr_with_exit_code_2_and_nothing_to_stdout(gpt: Gpt) ->
     Path("c.yaml").write_text("train:\n  steps: fast\n")
     outcome = gpt("config", "show", "c.yaml")
     assert (outcome.rc, outcome.stdout) == (2, "")
-    assert outcome.stderr == ("error: train.steps must be a whole number, not the text 'fast'\n  --> c.yaml:2:10\n")
+    assert outcome.stderr == ("error: train.steps must be a whole number, not 'fast'\n  --> c.yaml:2:10\n")
 
 
 def test_config_alone_says_what_it_can_do(gpt: Gpt) -> None:
     outcome = gpt("config")
     assert outcome.rc == 0
     assert all(verb in outcome.stdout for verb in ("show", "schema", "init"))
-
-
-def test_an_argument_given_by_a_name_and_without_a_value_is_called_by_its_own(gpt: Gpt) -> None:
-    for arguments, meant in ((("--text=",), "TEXT"), (("--text",), "TEXT"), (("--text=a b",), "'a b'")):
-        outcome = gpt("config", "init", *arguments)
-        assert outcome.rc == 2
-        assert outcome.stderr.endswith(f"hint: it is given without a name: gpt config init {meant}\n")

@@ -124,7 +124,7 @@ def test_each_recipe_learns_and_its_run_goes_on_but_not_as_another_one(config, c
     assert last < first - 0.3
     other_recipe = next(name for name in RECIPES if name != recipe)
     assert main(["train", "--config", str(config), f"recipe={other_recipe}", "run_dir=run"]) == 2
-    assert f"recipe: {recipe} there, {other_recipe} here" in capsys.readouterr().err
+    assert f"recipe {recipe} there, {other_recipe} here" in capsys.readouterr().err
 
 
 def test_a_text_alone_is_trained_by_a_recipe_too(config, capsys):

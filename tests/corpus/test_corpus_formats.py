@@ -94,7 +94,8 @@ def test_json_lines_are_read_under_the_key_chosen_and_the_keys_there_are_told(tm
     assert texts(tmp_path / "x.jsonl", ReaderOptions(text_key="body")) == ["one", "two"]
     with pytest.raises(UserError) as caught:
         texts(tmp_path / "x.jsonl")
-    assert "body, id" in (caught.value.hint or "")
+    assert "keys: body, id" in caught.value.message
+    assert (caught.value.keys, caught.value.choices) == (("data.text_key",), ("body",))
 
 
 def test_a_record_too_long_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_a_csv_file_is_a_document_a_row(tmp_path: Path) -> None:
     assert texts(tmp_path / "x.csv", ReaderOptions(text_key="id")) == ["1", "2", "3", "4"]
     with pytest.raises(UserError, match="no text under the key 'body'") as caught:
         texts(tmp_path / "x.csv", ReaderOptions(text_key="body"))
-    assert "id, text" in (caught.value.hint or "")
+    assert "keys: id, text" in caught.value.message
 
 
 @pytest.mark.parametrize(("rows", "line"), [('id,text\n1,"a', 2), ('id,text\n1,"a"b\n', 2), ("id,text\n1\n", 2)])
@@ -204,7 +205,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(UserError, match="needs the package pyarrow") as caught:
         texts(tmp_path / "x.parquet")
-    assert "gpt-cli[data]" in (caught.value.hint or "")
+    assert (caught.value.kind, caught.value.choices) == ("package", ("gpt-cli[data]",))
 
 
 @given(

@@ -114,7 +114,7 @@ def test_what_is_not_utf8_is_refused_with_the_byte_its_offset_and_its_line(tmp_p
     error = refusal(tmp_path / "x.txt", b"\xef\xbb\xbfone\ntwo\nth\xe9ree")
     assert "0xe9 at offset 13" in error.message
     assert error.where == f"{tmp_path / 'x.txt'}:3"
-    assert "--encoding latin-1" in (error.hint or "")
+    assert error.suggestion == "data.encoding=latin-1"
 
 
 def test_a_binary_file_is_refused_with_the_offset_of_its_first_zero_byte(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_utf16_and_utf32_are_recognised_by_their_marks_and_the_hint_reads_them(t
     error = refusal(tmp_path / "x.txt", "\ufeffhello".encode(encoding))
     name = encoding[:6]
     assert f"{name.upper()}, not UTF-8" in error.message
-    assert f"data.encoding={name}" in (error.hint or "")
+    assert error.suggestion == f"data.encoding={name}"
     options = ReaderOptions(name)
     assert [text.text for text in read_documents(str(tmp_path / "x.txt"), note=pytest.fail, options=options)] == [
         "hello"
@@ -146,7 +146,7 @@ def test_a_path_that_does_not_exist_is_a_wrong_request_with_the_nearest_name(tmp
     with pytest.raises(RequestError, match="does not exist") as caught:
         read(tmp_path / "shakespear.txt")
     assert caught.value.exit_code == 2
-    assert str(tmp_path / "shakespeare.txt") in (caught.value.hint or "")
+    assert caught.value.choices == (str(tmp_path / "shakespeare.txt"),)
 
 
 @pytest.mark.parametrize("source", ["builtin:nothing", "corpus:nothing", "no/such/*.txt", "\0", "x" * 5000])

@@ -138,8 +138,9 @@ def test_a_size_out_of_reach_hints_at_o200k_where_the_pattern_cuts_marks(
     with pytest.raises(RequestError) as caught:
         train_tokenizer([text] * 3, TokenizerConfig(kind="bpe", vocab_size=5000, pattern=pattern))
     assert "the text supports " in caught.value.message
-    assert ("--pattern o200k" in (caught.value.hint or "")) == is_hinted
-    assert ("--vocab-size" in (caught.value.hint or "")) != is_hinted
+    suggestion = caught.value.suggestion or ""
+    assert (suggestion == "tokenizer.pattern=o200k") == is_hinted
+    assert suggestion.startswith("tokenizer.vocab_size=") != is_hinted
 
 
 def test_the_vocabulary_size_counts_words_as_the_pattern_splits_them() -> None:

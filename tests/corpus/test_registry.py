@@ -398,7 +398,7 @@ def test_an_unknown_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
 def test_a_name_that_is_nearly_right_is_guessed() -> None:
     with pytest.raises(RequestError) as caught:
         find_corpus("tinyshakespeare")
-    assert caught.value.hint == "did you mean tiny-shakespeare?"
+    assert caught.value.choices == ("tiny-shakespeare",)
 
 
 @pytest.mark.parametrize("corpus", CORPORA, ids=lambda corpus: corpus.name)

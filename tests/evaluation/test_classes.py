@@ -573,7 +573,7 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
     capsys.readouterr()
     arguments = ["eval", "--run", trained_run[0], "--text", str(labelled_path)]
     assert main(arguments) == 1
-    assert "--text-key KEY" in capsys.readouterr().err
+    assert "--text-key body" in capsys.readouterr().err
     assert main([*arguments, "--text-key", "body"]) == 2
     assert "--unknown skip" in capsys.readouterr().err
     assert main([*arguments, "--text-key", "body", "--unknown", "skip", "--json"]) == 0

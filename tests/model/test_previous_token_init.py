@@ -94,7 +94,7 @@ def test_every_query_and_key_learns(shape: dict[str, Any]):
 )
 def test_models_for_which_it_is_not_made_are_refused_by_the_option_that_is_missing(option: str):
     overrides = ["model.previous_token_init=true", f"model.{option}"]
-    with pytest.raises(RequestError, match=f"previous_token_init needs .*{option.partition('=')[0]}"):
+    with pytest.raises(RequestError, match=rf"previous_token_init \(true\) needs .*{option.partition('=')[0]}"):
         parse_config("", "test", overrides)
 
 

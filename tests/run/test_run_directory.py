@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpt_cli.config import Config, load_config, may_change
+from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import fields
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.store import SplitStats
@@ -21,6 +21,7 @@ from gpt_cli.files import DiskError, LockedError
 from gpt_cli.run import checkpoint
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.find_run import find_run
+from gpt_cli.run.resume import may_change
 from gpt_cli.tokenizer import CharTokenizer, Tokenizer
 from tests.support.faulty_disk import REASONS, FaultyDisk
 from tests.support.lock import locked_elsewhere

@@ -372,7 +372,7 @@ def test_a_budget_keeps_the_model_of_the_run_whose_weights_are_taken(book, monke
 @pytest.mark.parametrize(
     ("overrides", "error"),
     [
-        (["train.budget=soon"], "train.budget must be a time such as 90s, 10m or 1h30m"),
+        (["train.budget=soon"], "train.budget (soon) must be a time such as 90s, 10m or 1h30m"),
         (["train.budget=1m", "train.steps=5"], "train.steps and train.budget contradict each other"),
         (["train.budget=1m", "train.max_minutes=0.5"], "train.max_minutes and train.budget contradict each other"),
         (["train.budget=1s"], "train.budget leaves"),

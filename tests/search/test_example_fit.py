@@ -98,7 +98,7 @@ def test_pairs_are_known_by_the_usual_names_of_their_keys_and_by_no_others(tmp_p
     unknown = write(tmp_path / "unknown.jsonl", [{"this one": q, "that one": f"It is {a}."} for q, a in contents])
     with pytest.raises(UserError, match="no text under the key 'text'") as error:
         fit(unknown)
-    assert "this one, that one" in str(error.value.hint)
+    assert error.value.choices == ("this one", "that one")
 
 
 def test_a_text_before_or_beside_chats_is_not_read_as_one(tmp_path: Path) -> None:

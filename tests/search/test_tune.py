@@ -149,9 +149,9 @@ def test_a_dry_run_with_auto_tries_nothing_out(config, capsys):
 @pytest.mark.parametrize(
     ("override", "error"),
     [
-        ("train.budget=10m", "train.budget does not count the time that optim.lr: auto takes"),
-        ("train.init_from=runs/other", "optim.lr: auto is for random weights"),
-        ("optim.lr=high", "optim.lr must be a number or auto, not the text 'high'"),
+        ("train.budget=10m", "optim.lr (auto) needs train.budget to be null"),
+        ("train.init_from=runs/other", "optim.lr (auto) needs train.init_from to be null"),
+        ("optim.lr=high", "optim.lr must be a number or auto, not 'high'"),
     ],
 )
 def test_what_auto_cannot_do_is_told(config, capsys, override, error):

@@ -331,8 +331,13 @@ def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserErr
 @pytest.mark.parametrize(
     ("rows", "overrides", "message", "hint"),
     [
-        ([{"en": "a", "de": "b"}], (), "no text under the key 'prompt'", "its keys are en, de"),
-        ([{"prompt": "a", "de": "b"}], (), "no text under the key 'completion'", "prompt, de"),
+        ([{"en": "a", "de": "b"}], (), "no text under the key 'prompt'", "data.prompt_key=en"),
+        (
+            [{"prompt": "a", "de": "b"}],
+            (),
+            "no text under the key 'completion'; keys: prompt, de",
+            "data.completion_key=prompt",
+        ),
         ([{"prompt": "a", "completion": ""}], (), "the completion is empty", "leave such examples out"),
         ([{"prompt": "a", "completion": "b\x03"}], (), "which ends completions", "data.completion_end="),
         ([{"prompt": 3, "completion": "b"}], (), "no text under the key 'prompt': it is a number", "data.prompt_key"),
@@ -348,7 +353,7 @@ def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(
     valid_row: dict[str, object] = {"prompt": "x", "completion": "y", "messages": CHAT}
     error = corpus_error(tmp_path, [valid_row, *rows], *overrides)
     assert message in error.message
-    assert hint in (error.hint or "")
+    assert hint in (error.suggestion or "")
     assert (error.where or "").endswith("bad.jsonl:2")
 
 
@@ -357,7 +362,7 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
     text.write_text("Once upon a time", encoding="utf-8")
     with pytest.raises(RequestError, match=r"book\.txt is plain text: pairs are read from records"):
         corpus_of(config_of(text))
-    with pytest.raises(RequestError, match=r"data\.split files is for texts"):
+    with pytest.raises(RequestError, match=r"data\.split \(files\) is for texts"):
         config_of(pairs, "data.split=files")
     two_examples = write(tmp_path / "few.jsonl", [{"prompt": prompt, "completion": "c"} for prompt in "ab"])
     with pytest.raises(UserError, match="2 different prompts are too few to split"):

@@ -83,7 +83,7 @@ def test_lora_changes_its_targets_by_a_matrix_of_its_rank_and_nothing_else():
         ([*VOCABULARY, "model.n_embd=32"], "model.n_embd: 16 there, 32 here"),
         ([*VOCABULARY, "model.window=3"], "model.window"),
         ([*VOCABULARY, "train.init_from=nothing"], "no run at nothing"),
-        ([*VOCABULARY, "train.init_from=null", "lora.rank=2"], "lora.rank needs train.init_from"),
+        ([*VOCABULARY, "train.init_from=null", "lora.rank=2"], "lora.rank (2) needs train.init_from"),
     ],
 )
 def test_another_model_or_tokenizer_is_refused_before_anything_is_left(arguments, message, capsys):
