@@ -29,7 +29,7 @@ from gpt_cli.config.yaml_reader import (
     resolve_scalar,
 )
 from gpt_cli.errors import ErrorKind, RequestError, UserError
-from gpt_cli.files import check_listed
+from gpt_cli.files import DamagedError, check_listed
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
@@ -49,7 +49,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         config = parse_config(read_config_file(path), str(path), overrides)
         name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
         return config if config.run_dir is not None else config.model_copy(update={"run_dir": f"runs/{name}"})
-    check_listed(path.parent, [path.name])
+    try:
+        check_listed(path.parent, [path.name])
+    except DamagedError as error:
+        error.kind, error.path = "damaged run", str(path.parent)
+        raise
     text = read_config_file(path)
     overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]  # where it lies
     config = parse_config(text, str(path), overrides, of_run=True)
