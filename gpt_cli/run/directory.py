@@ -38,11 +38,11 @@ from gpt_cli.files import (
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, list_checkpoints
-from gpt_cli.run.find_run import check_run_files, refuse_nested
+from gpt_cli.run.find_run import refuse_nested
 from gpt_cli.run.lifecycle import RunLifecycle
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.resume import Changes, check_resumed, moved
-from gpt_cli.run.run_files import DATA, RUN, free_name
+from gpt_cli.run.run_files import DATA, RUN, check_run_files, free_name
 from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
 from gpt_cli.tokenizer import Tokenizer

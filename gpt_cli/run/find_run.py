@@ -8,7 +8,7 @@ from pathlib import Path
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, check_listed, list_directory
+from gpt_cli.files import DamagedError, list_directory
 from gpt_cli.files.safe_io import translate_os_errors
 from gpt_cli.run.checkpoint import (
     CONFIG,
@@ -17,7 +17,7 @@ from gpt_cli.run.checkpoint import (
     is_checkpoint,
     list_checkpoints,
 )
-from gpt_cli.run.run_files import DATA, RUN, free_name
+from gpt_cli.run.run_files import DATA, RUN, check_run_files, free_name
 
 BEST = "best"
 _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
@@ -37,15 +37,6 @@ def find_run(path: str | Path | None, *, check: bool = True) -> Path:
     if check and (path / RUN).is_file():
         check_run_files(path)
     return path
-
-
-def check_run_files(path: Path) -> None:
-    """Raise DamagedError if a file of a run that is written once is not what it was, or is missing."""
-    try:
-        check_listed(path)
-    except DamagedError as error:
-        error.kind, error.path = "damaged run", str(path)
-        raise
 
 
 def is_run(name: str) -> bool:

@@ -19,6 +19,15 @@ def run_of(config: Config) -> Path | None:
     return run if run is not None and (run / RUN).is_file() else None
 
 
+def check_run_files(path: Path) -> None:
+    """Raise DamagedError if a file of the run `path` that is written once is not what it was, or is missing."""
+    try:
+        check_listed(path)
+    except DamagedError as error:
+        error.kind, error.path = "damaged run", str(path)
+        raise
+
+
 def is_imported(run: Path) -> bool:
     """True if `run` was imported from another tool."""
     return (run / DATA).is_file() and read_fingerprint(run / DATA) == ""
@@ -37,10 +46,10 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_file(path, _JSON_LIMIT))
     except (ValueError, RecursionError) as error:
-        check_listed(path.parent)  # says more of a file that has a checksum
-        raise DamagedError(f"{path} is damaged: it is not JSON") from error
+        check_run_files(path.parent)  # says more of a file that has a checksum
+        raise DamagedError(f"{path} is damaged: it is not JSON", kind="damaged run", path=path.parent) from error
     if not isinstance(value, dict):
-        raise DamagedError(f"{path} is damaged: it is not a JSON object")
+        raise DamagedError(f"{path} is damaged: it is not a JSON object", kind="damaged run", path=path.parent)
     return value
 
 

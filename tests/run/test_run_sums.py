@@ -251,7 +251,7 @@ def test_a_run_that_lost_its_record_is_damaged_and_its_checkpoint_can_be_used(
         outcome = gpt_here(verb, "runs/one")
         assert outcome.rc == 1, (verb, outcome)
         assert "runs/one is damaged: run.json is missing" in outcome.stderr
-    checkpoint = outcome.stderr.partition("by itself: gpt sample ")[2].partition(";")[0]
+    checkpoint = outcome.stderr.partition("hint: did you mean ")[2].rstrip("?\n")
     assert gpt_here("sample", checkpoint, "--max-new-tokens", "2").rc == 0
     (folder / "runs" / "one").rename(folder / "lost")
     assert gpt_here("train", "lost").rc != 0
@@ -333,12 +333,10 @@ def test_a_config_that_was_changed_since_the_checkpoint_may_be_put_back(
     assert gpt_here("train", "runs/one", "eval.every=3").rc == 0  # complete: no new checkpoint
     for spoil in (lambda: (run / "config.yaml").write_text("spoilt"), (run / "config.yaml").unlink):
         assert gpt_here("train", "runs/one", "eval.every=2").rc == 0
-        sums = (run / "SHA256SUMS").read_text().splitlines(keepends=True)
         spoil()
         for verb in ("train", "sample"):
             assert gpt_here(verb, "runs/one").rc == 1
         shutil.copy(run / "checkpoints" / "step-00000004" / "config.yaml", run)
-        (run / "SHA256SUMS").write_text("".join(line for line in sums if "config.yaml" not in line))
         assert gpt_here("sample", "runs/one", "--max-new-tokens", "1").rc == 0
 
 
