@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from gpt_cli.config.section import (
-    AsCount,
     Conditions,
     ConfigSection,
     Count,
@@ -202,7 +201,7 @@ class SampleConfig(ConfigSection):
     """Before which neither the end of the text nor a stop string ends it."""
     stop: list[Name] = []
     """Texts before which a sample ends."""
-    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS), AsCount] | None = None
+    beams: Annotated[int, Field(ge=1, le=MAX_BEAMS)] | None = None
     """Search for the likeliest text with this many candidates, in place of sampling. null: off."""
     length_penalty: Annotated[float, Field(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)] = 1.0
     """Exponent, in beam search, of the length by which a text's log-probability is divided."""

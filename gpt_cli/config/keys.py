@@ -1,5 +1,6 @@
 """The keys of the schema by their dotted names: what each accepts, and which one was probably meant."""
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -8,11 +9,12 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 from gpt_cli.config.schema import Config, ConfigSection
-from gpt_cli.config.section import ConfigValues
+from gpt_cli.config.section import ConfigValues, parse_duration
 from gpt_cli.config.synonyms import KEYS, suggest
 from gpt_cli.config.yaml_reader import KeyPath
 
 _TYPES = {"integer": "a whole number", "number": "a number", "string": "text", "null": "null"}
+_COUNT = re.compile(r"([0-9]{1,9})([kKmM])")
 _ITEMS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 
 
@@ -95,6 +97,20 @@ def accepted_types(schema: dict[str, Any]) -> list[str]:
     if schema["type"] == "array":
         return [f"a {list_type(schema)}"]
     return ["true", "false"] if schema["type"] == "boolean" else [_TYPES[schema["type"]]]
+
+
+def accept_units(key: str, value: Any) -> Any:
+    """`value` as `key` takes it: accept 10k, 2M and 1e3 for a count, and 90s for minutes."""
+    count = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    seconds = parse_duration(value) if isinstance(value, str) else None
+    if not (count or seconds or (isinstance(value, float) and value.is_integer())) or key not in fields():
+        return value
+    types = accepted_types(schema_of(key))
+    if "a whole number" in types and not isinstance(value, str):
+        return int(value)
+    if "a whole number" in types and count is not None:
+        return int(count[1]) * {"k": 1000, "m": 1_000_000}[count[2].lower()]
+    return seconds / 60 if seconds is not None and key.endswith("_minutes") else value
 
 
 def list_type(schema: dict[str, Any]) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt_cli.config.derived import forget_format
-from gpt_cli.config.keys import accepted_types, fields, get_key, replace_keys, schema_of, sections, suggest_keys
+from gpt_cli.config.keys import (
+    accept_units,
+    accepted_types,
+    fields,
+    get_key,
+    replace_keys,
+    schema_of,
+    sections,
+    suggest_keys,
+)
 from gpt_cli.config.paths import PATH_KEYS, rooted
 from gpt_cli.config.problems import to_error, translate_errors
 from gpt_cli.config.removed import is_removed, removed_uses, without_removed_keys
@@ -124,7 +133,13 @@ def merge_layers(text: str, name: str, overrides: Sequence[str], *, of_run: bool
             refusal.path, refusal.kind = name, "text"
         raise refusal from error
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
-    document = replace(document, values=document.values | empty)
+    values = {
+        name: {key: accept_units(f"{name}.{key}", one) for key, one in value.items()}
+        if isinstance(value, dict)
+        else accept_units(name, value)
+        for name, value in (document.values | empty).items()
+    }
+    document = replace(document, values=values)
     for override in overrides:
         document = _apply(document, override)
     return without_removed_keys(document, of_run=of_run)
@@ -168,7 +183,7 @@ def read_override(key: str, text: str, place: SourceLocation) -> Any:
         return read_value(text, place)
     value = resolve_scalar(text.strip())
     is_null = value is None and text and ("null" in types or text.strip() == "null")  # else refused: it may be meant
-    return text if "text" in types and not is_null else value
+    return text if "text" in types and not is_null else accept_units(key, value)
 
 
 def sets_null(override: str) -> bool:

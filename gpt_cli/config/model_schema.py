@@ -6,7 +6,6 @@ from pydantic import Field, Strict
 
 from gpt_cli.config.section import (
     SET,
-    AsCount,
     Conditions,
     ConfigSection,
     Count,
@@ -29,15 +28,15 @@ _FOR_PREVIOUS_TOKENS = (
 class ModelConfig(ConfigSection):
     """The shape of the decoder-only transformer. `vocab_size` comes from the tokenizer."""
 
-    n_layer: Annotated[int, Field(ge=1, le=10_000), AsCount] = 4
+    n_layer: Annotated[int, Field(ge=1, le=10_000)] = 4
     """Transformer blocks."""
     n_head: Count = 4
     """Query heads per block."""
     n_kv_head: Count | None = None
     """Key and value heads, shared by groups of query heads (Ainslie et al., 2023). null: n_head."""
-    n_embd: Annotated[int, Field(ge=1, le=10_000_000), AsCount] = 128
+    n_embd: Annotated[int, Field(ge=1, le=10_000_000)] = 128
     """Width of the residual stream; a multiple of n_head."""
-    context_length: Annotated[int, Field(ge=2, le=INT32_MAX), AsCount] = 128
+    context_length: Annotated[int, Field(ge=2, le=INT32_MAX)] = 128
     """The most tokens the model sees at once."""
     position: Literal["learned", "sinusoidal", "rope", "alibi", "none"] = "rope"
     """Learned embeddings (GPT-2), sinusoids (Vaswani et al., 2017), rotary (Su et al., 2021), scores that fall with the

@@ -18,7 +18,6 @@ from gpt_cli.config.derived import fill_open_keys
 from gpt_cli.config.model_schema import ModelConfig as ModelConfig
 from gpt_cli.config.section import (
     SET,
-    AsCount,
     Conditions,
     Count,
     Every,
@@ -42,7 +41,7 @@ class TokenizerConfig(ConfigSection):
     kind: TokenizerKind = "char"
     """One id per character, one per byte, byte-level byte-pair encoding (Sennrich et al., 2016), or hf: the tokenizer
     of an imported model, in `file`."""
-    vocab_size: Annotated[int, Field(ge=257, le=1_000_000), AsCount] | None = None
+    vocab_size: Annotated[int, Field(ge=257, le=1_000_000)] | None = None
     """Ids of a BPE, `<|endoftext|>` and the 256 bytes included. null: as many as suit the text."""
     pattern: Pattern | None = None
     """Rule that splits text before BPE merges: GPT-2's, GPT-4's or GPT-4o's. null: gpt2, or the file's own."""
@@ -225,7 +224,7 @@ class RuntimeConfig(ConfigSection):
     deterministic: Literal["auto"] | bool = "auto"
     """Use only algorithms that repeat bit for bit. auto: on a CPU, where it costs nothing; on a GPU the last bits
     of two runs may differ."""
-    threads: Annotated[int, Field(ge=1, le=4096), AsCount] | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     """CPU threads. null: one per physical core."""
     watchdog_minutes: Minutes | None = None
     """End the run, printing all stacks, when one step with its evaluation and checkpoint takes longer. null: off."""
@@ -249,7 +248,7 @@ class Config(ConfigSection):
 
     run_dir: Annotated[Name, AfterValidator(os.path.expanduser)] | None = None
     """Directory of the run. null: runs/ and the config file's name."""
-    seed: Annotated[int, Field(ge=0, lt=2**63), AsCount] = 1337
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1337
     """Seed of weights, data order, dropout and samples."""
     recipe: Recipe | None = None
     """Preset of the keys of model, optim and schedule that are not written down: classic as in GPT-2, modern as in

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from gpt_cli.errors import join_or
@@ -19,7 +19,6 @@ ConfigValues = Mapping[str, Any]
 Conditions = tuple[tuple[Callable[[Any], object], str, str], ...]
 """(what a section must meet, the error if it does not, the keys for each {} in it)."""
 
-_COUNT = re.compile(r"([0-9]{1,9})([kKmM])")
 _DURATION = re.compile(r"(?=.)(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
 
 
@@ -31,27 +30,13 @@ def parse_duration(text: str) -> int | None:
     return 3600 * hours + 60 * minutes + seconds or None
 
 
-def _read_count(value: Any) -> Any:
-    """Accept 10k, 2M and 1e3 for whole numbers."""
-    if isinstance(value, str) and (found := _COUNT.fullmatch(value)):
-        return int(found[1]) * {"k": 1000, "m": 1_000_000}[found[2].lower()]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _read_minutes(value: Any) -> Any:
-    """Accept 90s for minutes."""
-    seconds = parse_duration(value) if isinstance(value, str) else None
-    return value if seconds is None else seconds / 60
-
-
-AsCount = BeforeValidator(_read_count)
-Count = Annotated[int, Field(ge=1, le=INT32_MAX), AsCount]
-Steps = Annotated[int, Field(ge=0, le=INT32_MAX), AsCount]
+Count = Annotated[int, Field(ge=1, le=INT32_MAX)]
+Steps = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Every = Count | None
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e30)]  # that fp32 holds, with room for a product
 Factor = Annotated[float, Field(ge=1e-6, le=1e6)]
-Minutes = Annotated[float, Field(gt=0.0, le=1e7), BeforeValidator(_read_minutes)]  # 19 years, which every timer can add
+Minutes = Annotated[float, Field(gt=0.0, le=1e7)]  # 19 years, which every timer can add
 Name = Annotated[str, Field(min_length=1)]
 
 

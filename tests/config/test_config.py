@@ -28,6 +28,7 @@ from gpt_cli.config import (
     to_yaml_scalar,
 )
 from gpt_cli.config.keys import description, fields, get_key, schema_of, sections
+from gpt_cli.config.load import parse_overrides
 from gpt_cli.config.yaml_reader import resolve_scalar
 from gpt_cli.errors import RequestError
 from gpt_cli.run.resume import RESUMABLE_CHANGES
@@ -251,6 +252,23 @@ def test_not_a_number_is_read_as_such() -> None:
 def test_a_learning_rate_of_3e_minus_4_is_a_number_and_words_stay_text() -> None:
     config = parse_config("optim: {lr: 3e-4, betas: [0, 1e-1]}\nsample:\n  prompt: no\n", "c.yaml")
     assert (config.optim.lr, config.optim.betas, config.sample.prompt) == (3e-4, (0.0, 0.1), "no")
+
+
+@pytest.mark.parametrize(("written", "steps"), [("10k", 10_000), ("2M", 2_000_000), ("1e3", 1000), ("1.5e3", 1500)])
+def test_a_count_may_have_a_unit_or_an_exponent_in_a_file_and_an_override(written: str, steps: int) -> None:
+    assert parse_config(f"train: {{steps: {written}}}", "c.yaml").train.steps == steps
+    assert parse_config("", "c.yaml", [f"train.steps={written}"]).train.steps == steps
+    assert parse_overrides([f"train.steps={written}"]) == {"train.steps": steps}
+    text = parse_config(f"sample: {{prompt: '{written}'}}", "c.yaml", [f"data.source={written}"])
+    assert (text.sample.prompt, text.data.source) == (written, written)
+
+
+@pytest.mark.parametrize(("written", "minutes"), [("90s", 1.5), ("10m", 10.0), ("1h30m", 90.0), ("2", 2.0)])
+def test_minutes_may_be_a_duration_and_a_budget_stays_one(written: str, minutes: float) -> None:
+    overrides = [f"train.max_minutes={written}", f"runtime.watchdog_minutes={written}", "train.budget=90s"]
+    config = parse_config(f"parallel: {{timeout_minutes: {written}}}", "c.yaml", overrides)
+    assert config.train.max_minutes == config.runtime.watchdog_minutes == config.parallel.timeout_minutes == minutes
+    assert config.train.budget == "90s"
 
 
 def test_an_empty_text_and_empty_sections_have_all_defaults() -> None:
