@@ -27,10 +27,8 @@ from gpt_cli.config.schema import Config
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.config.yaml_reader import (
     SIZE_LIMIT,
-    ConfigSyntaxError,
-    KeyPath,
+    ConfigError,
     ParsedYaml,
-    Problem,
     SourceLocation,
     invalid_char_reason,
     read_document,
@@ -39,6 +37,7 @@ from gpt_cli.config.yaml_reader import (
 )
 from gpt_cli.errors import ErrorKind, RequestError, UserError
 from gpt_cli.files import DamagedError, check_listed
+from gpt_cli.files.safe_io import reason_of
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
@@ -127,11 +126,11 @@ def merge_layers(text: str, name: str, overrides: Sequence[str], *, of_run: bool
     """
     try:
         document = read_document(text, name)
-    except ConfigSyntaxError as error:
-        refusal = to_error(name, [error.problem])
+    except ConfigError as problem:
+        refusal = to_error(name, [problem])
         if Path(name).suffix.lower() not in _YAML:
             refusal.path, refusal.kind = name, "text"
-        raise refusal from error
+        raise refusal from problem
     empty: dict[str, Any] = {key: {} for key, value in document.values.items() if value is None and key in sections()}
     values = {
         name: {key: accept_units(f"{name}.{key}", one) for key, one in value.items()}
@@ -148,30 +147,31 @@ def merge_layers(text: str, name: str, overrides: Sequence[str], *, of_run: bool
 def _apply(document: ParsedYaml, override: str) -> ParsedYaml:
     """A new document in which `override` has taken the place of what stood there."""
     place = SourceLocation(f"override {override!r}")
-    key, equals, text = override.partition("=")
-    path: KeyPath = tuple(key.split("."))
-    problem = None
-    if not equals or not key:
-        problem = Problem(f"{override!r} is not an override: it needs a key, '=' and a value", place)
-    elif key in sections():
-        example = next(name for name in fields() if name.startswith(f"{key}."))
-        problem = Problem(f"{key} is a section: override one of its keys, such as {example}=...", place)
-    elif not is_removed(key) and key not in fields():
-        problem = Problem(f"{key} is not a key", place, choices=tuple(suggest_keys(path)))
-    elif flaw := invalid_char_reason(text):
-        problem = Problem(f"{key} {flaw}", place, (key,))
-    if problem is not None:
-        return replace(document, problems=(*document.problems, problem))
+    key, _, text = override.partition("=")
     try:
-        value = resolve_scalar(text) if is_removed(key) else read_override(key, text, place)
-    except ConfigSyntaxError as error:
-        problem = replace(error.problem, message=f"{key} is {error.problem.message}", keys=(key,))
+        _check_override(override, place)
+        value = resolve_scalar(text) if is_removed(key) else _read_override(key, text, place)
+    except ConfigError as problem:
         return replace(document, problems=(*document.problems, problem))
-    return document.put(path, value, place)
+    return document.put(tuple(key.split(".")), value, place)
 
 
-def read_override(key: str, text: str, place: SourceLocation) -> Any:
-    """The value of an override.
+def _check_override(override: str, place: SourceLocation) -> None:
+    """Raise a ConfigError for what is not `key=value` with a key that there is."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{override!r} is not an override: it needs a key, '=' and a value", place)
+    if key in sections():
+        example = next(name for name in fields() if name.startswith(f"{key}."))
+        raise ConfigError(f"{key} is a section: override one of its keys, such as {example}=...", place)
+    if not is_removed(key) and key not in fields():
+        raise ConfigError(f"{key} is not a key", place, choices=tuple(suggest_keys(tuple(key.split(".")))))
+    if flaw := invalid_char_reason(text):
+        raise ConfigError(f"{key} {flaw}", place, (key,))
+
+
+def _read_override(key: str, text: str, place: SourceLocation) -> Any:
+    """The value of an override. Raises a ConfigError.
 
     In quotes, or in brackets where a list may stand, it is read as YAML. Any other is taken as it is: text for a key
     that takes text, so that `sample.prompt=1984` needs no quotes in quotes, else a plain scalar. null is null.
@@ -180,7 +180,10 @@ def read_override(key: str, text: str, place: SourceLocation) -> Any:
     is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
     is_list = text.startswith("[") and text.endswith("]") and any(word.startswith("a list") for word in types)
     if is_quoted or is_list:
-        return read_value(text, place)
+        try:
+            return read_value(text, place)
+        except ConfigError as problem:
+            raise replace(problem, message=f"{key} is {problem.message}", keys=(key,)) from problem
     value = resolve_scalar(text.strip())
     is_null = value is None and text and ("null" in types or text.strip() == "null")  # else refused: it may be meant
     return text if "text" in types and not is_null else accept_units(key, value)
@@ -192,7 +195,7 @@ def sets_null(override: str) -> bool:
     return text != "" and resolve_scalar(text) is None
 
 
-def uses_of_removed_keys(path: Path) -> list[Problem]:
+def uses_of_removed_keys(path: Path) -> list[ConfigError]:
     """A problem for each removed key in the config file `path` that asks for something."""
     return list(removed_uses(read_document(read_config_file(path), str(path))))
 
@@ -206,20 +209,18 @@ def read_config_file(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
-        choices = _similar(path)
         link = f": it is a link to {os.readlink(path)}" if path.is_symlink() else ""
-        message = f"there is no config file {path}{link}"
-        raise RequestError(message, path=path, choices=choices, kind=None if choices else "no config") from None
+        choices = _similar(path)
+        kind: ErrorKind | None = None if choices else "no config"
+        raise RequestError(f"there is no config file {path}{link}", path=path, choices=choices, kind=kind) from None
     except IsADirectoryError:
-        inside = path / "config.yaml"
-        choices = [str(inside)] if inside.is_file() else []
-        raise RequestError(f"{path} is a folder, not a config file", path=path, choices=choices) from None
+        inside = [str(path / "config.yaml")] if (path / "config.yaml").is_file() else []
+        raise RequestError(f"{path} is a folder, not a config file", path=path, choices=inside) from None
     except OSError as error:
         fails = UserError if error.errno == errno.EIO else RequestError  # a failing disk is no wrong request
-        reason = (error.strerror or str(error)).lower()
-        raise fails(f"cannot read the config file {path}: {reason}", path=path) from error
+        raise fails(f"cannot read the config file {path}: {reason_of(error, path)}", path=path) from error
     if len(data) > SIZE_LIMIT:
-        kind: ErrorKind | None = None if path.suffix.lower() in _YAML else "text"
+        kind = None if path.suffix.lower() in _YAML else "text"
         raise RequestError(f"{path} is larger than {SIZE_LIMIT:,} bytes: this is not a config", path=path, kind=kind)
     try:
         return data.decode()

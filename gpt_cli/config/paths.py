@@ -43,15 +43,17 @@ def as_written(config: Config, there: Config, *, moved: Collection[str] = ()) ->
 
 def is_gone(value: Any) -> bool:
     """True if one of the paths in the `value` of a key leads to nothing any more."""
-    return bool(_each(lambda path: path if _leads_somewhere(path) else "", value) != value)
+    return bool(_without_gone(value) != value)
 
 
 def missing_texts(config: Config) -> dict[str, Any]:
     """{key: its value with PATH in the place of what is gone} for the texts of `config`."""
-    moved = {
-        key: _each(lambda path: path if _leads_somewhere(path) else "PATH", get_key(config, key)) for key in TEXT_KEYS
-    }
-    return {key: value for key, value in moved.items() if value != get_key(config, key)}
+    values = {key: get_key(config, key) for key in TEXT_KEYS}
+    return {key: _without_gone(value) for key, value in values.items() if is_gone(value)}
+
+
+def _without_gone(value: Any) -> Any:
+    return _each(lambda path: path if _leads_somewhere(path) else "PATH", value)
 
 
 def _bases(config: Config, home: Path) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from gpt_cli.config.keys import accepted_types, fields, schema_of, sections, suggest_keys
 from gpt_cli.config.section import DISAGREEMENT
 from gpt_cli.config.synonyms import VALUES, suggest
-from gpt_cli.config.yaml_reader import MAX_SHOWN, KeyPath, ParsedYaml, Problem, SourceLocation, key_name
+from gpt_cli.config.yaml_reader import MAX_SHOWN, ConfigError, KeyPath, ParsedYaml, SourceLocation, key_name
 from gpt_cli.errors import RequestError, join_or
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.table import shorten
@@ -20,7 +20,7 @@ _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _WRONG_LENGTH = ("missing", "too_long")
 
 
-def to_error(name: str, problems: Sequence[Problem]) -> RequestError:
+def to_error(name: str, problems: Sequence[ConfigError]) -> RequestError:
     """The error that reports `problems` of the config `name`, in the order of their places."""
     if len(problems) == 1:
         (only,) = problems
@@ -32,7 +32,7 @@ def to_error(name: str, problems: Sequence[Problem]) -> RequestError:
     return RequestError("\n  ".join([heading, *lines]), keys=[key for one in ordered[:SHOWN] for key in one.keys])
 
 
-def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: bool = False) -> Iterator[Problem]:
+def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: bool = False) -> Iterator[ConfigError]:
     """Each key that `error` complains about, once, unless the document has a problem of its own there.
 
     `is_part`: the document leaves keys to be filled in; what does not go together with one of them is passed over.
@@ -50,7 +50,7 @@ def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: b
         if first["type"] == DISAGREEMENT:
             keys = first["ctx"]["keys"]
             if not (is_part and any(tuple(key.split(".")) not in document.locations for key in keys)):
-                yield Problem(first["msg"], _place_of_disagreement(keys, path, document), keys)
+                yield ConfigError(first["msg"], _place_of_disagreement(keys, path, document), keys)
         else:
             yield _problem_of_key(path, [first, *others], document)
 
@@ -62,15 +62,15 @@ def _place_of_disagreement(keys: Sequence[str], section: KeyPath, document: Pars
     return next(iter([*(place for place in places if place.line is None), *places]), document.location(section))
 
 
-def _problem_of_key(path: KeyPath, details: list[ErrorDetails], document: ParsedYaml) -> Problem:
+def _problem_of_key(path: KeyPath, details: list[ErrorDetails], document: ParsedYaml) -> ConfigError:
     name, value = key_name(path), document.value(path)
     kind = details[0]["type"]
     if kind == "extra_forbidden":
         if len(path) == 1 and (section := name.rpartition(".")[0]) and name in fields():
-            return Problem(f"{name} belongs under `{section}:`, without the dot", document.keys[path])
-        return Problem(f"{name} is not a key", document.keys[path], choices=tuple(suggest_keys(path, value)))
+            return ConfigError(f"{name} belongs under `{section}:`, without the dot", document.keys[path])
+        return ConfigError(f"{name} is not a key", document.keys[path], choices=tuple(suggest_keys(path, value)))
     if kind == "model_type":
-        return Problem(f"{name} must be a section with keys of its own, not {show(value)}", document.location(path))
+        return ConfigError(f"{name} must be a section with keys of its own, not {show(value)}", document.location(path))
     # Of the errors of one value those about an item or a limit; others name types it does not have.
     detail = max(details, key=lambda one: (_index(one) is not None, not one["type"].endswith("_type")))
     schema, keys, index = schema_of(name), (name,), _index(detail)
@@ -87,7 +87,7 @@ def _index(detail: ErrorDetails) -> int | None:
 
 def _wrong_value(
     name: str, value: Any, schema: dict[str, Any], detail: ErrorDetails, place: SourceLocation, keys: tuple[str, ...]
-) -> Problem:
+) -> ConfigError:
     words, context = accepted_types(schema), detail.get("ctx", {})
     limit = next((name for name in _LIMITS if name in context), None)
     or_null = " or null" if "null" in words else ""
@@ -102,7 +102,7 @@ def _wrong_value(
         must = f"be {join_or(words)}, not {show(value)}"
     known = [word for word in words if " " not in word and word != "text"]
     meant = suggest(str(value), known, VALUES) if isinstance(value, str | int) and known else []
-    return Problem(f"{name} must {must}", place, keys, tuple(meant))
+    return ConfigError(f"{name} must {must}", place, keys, tuple(meant))
 
 
 def show(value: object) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from gpt_cli.config.yaml_reader import ParsedYaml, Problem
+from gpt_cli.config.yaml_reader import ConfigError, ParsedYaml
 from gpt_cli.errors import RequestError
 
 P = ParamSpec("P")
@@ -116,11 +116,11 @@ def accept_removed(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def removed_uses(document: ParsedYaml) -> Iterator[Problem]:
+def removed_uses(document: ParsedYaml) -> Iterator[ConfigError]:
     """A problem for each removed key of `document` whose value asks for something."""
     for path in _removed_paths(document):
         if (problem := removed_use(".".join(path), document.value(path))) is not None:
-            yield Problem(problem, document.location(path), path=path)
+            yield ConfigError(problem, document.location(path), path=path)
 
 
 def without_removed_keys(document: ParsedYaml, *, of_run: bool = False) -> ParsedYaml:

@@ -48,8 +48,8 @@ class SourceLocation:
         return source if self.line is None else f"{source}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True)
-class Problem:
+@dataclass(eq=False)
+class ConfigError(Exception):
     """One thing that is wrong. `path` is the key it makes unusable: further errors of that key are suppressed."""
 
     message: str
@@ -63,14 +63,6 @@ class Problem:
         return escape_control_chars(f"{self.place}: {self.message}{meant}")
 
 
-class ConfigSyntaxError(Exception):
-    """The text cannot be read: it is not YAML, or not a config."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
-
-
 @dataclass(frozen=True)
 class ParsedYaml:
     """A parsed YAML text with locations; `problems` are those that did not stop the parser."""
@@ -79,7 +71,7 @@ class ParsedYaml:
     values: dict[str, Any]
     keys: dict[KeyPath, SourceLocation] = field(default_factory=dict)
     locations: dict[KeyPath, SourceLocation] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ConfigError, ...] = ()
 
     def location(self, path: KeyPath) -> SourceLocation:
         """The location of the value of `path`, or of its nearest parent."""
@@ -106,20 +98,20 @@ class ParsedYaml:
 
 
 def read_document(text: str, name: str) -> ParsedYaml:
-    """Read a mapping of keys to values. Raises ConfigSyntaxError if there is none."""
+    """Read a mapping of keys to values. Raises a ConfigError if there is none."""
     reader = _NodeReader(SourceLocation(name, 1, 1))
     values = reader.read(text)
     if not isinstance(values, dict | None):
-        raise ConfigSyntaxError(Problem("a config consists of keys with values, like `seed: 1`", reader.start))
+        raise ConfigError("a config consists of keys with values, like `seed: 1`", reader.start)
     return ParsedYaml(name, values or {}, reader.keys, reader.locations, tuple(reader.problems))
 
 
 def read_value(text: str, place: SourceLocation) -> Any:
-    """The value of one scalar or list that stands at `place`. Raises ConfigSyntaxError."""
+    """The value of one scalar or list that stands at `place`. Raises a ConfigError."""
     reader = _NodeReader(place)
     value = reader.read(text)
     if reader.problems:
-        raise ConfigSyntaxError(reader.problems[0])
+        raise reader.problems[0]
     return value
 
 
@@ -170,29 +162,30 @@ class _NodeReader:
         self.start = start
         self.keys: dict[KeyPath, SourceLocation] = {}
         self.locations: dict[KeyPath, SourceLocation] = {}
-        self.problems: list[Problem] = []
+        self.problems: list[ConfigError] = []
 
     def read(self, text: str) -> Any:
         if len(text) > SIZE_LIMIT:
-            raise ConfigSyntaxError(Problem(f"more than {SIZE_LIMIT:,} characters: this is not a config", self.start))
+            raise ConfigError(f"more than {SIZE_LIMIT:,} characters: this is not a config", self.start)
         composer = None
         try:
             composer = _Composer(text)
             node = composer.get_single_node()
         except yaml.reader.ReaderError as error:
             before = text[: error.position].split("\n")
-            place = self._location(len(before) - 1, len(before[-1]))
-            raise _invalid(f"{error.reason}: U+{error.character:04X}", place) from error
+            reason, place = f"{error.reason}: U+{error.character:04X}", (len(before) - 1, len(before[-1]))
+            raise ConfigError(f"not valid YAML: {reason}", self._location(*place)) from error
         except yaml.MarkedYAMLError as error:
-            at_end = error.problem_mark is not None and error.problem_mark.index == len(text)
-            mark = error.context_mark if at_end and error.context_mark is not None else error.problem_mark
-            place = self.start if mark is None else self._location(mark.line, mark.column)
-            is_of_composer = isinstance(error, yaml.composer.ComposerError)  # whose problem needs its context
-            reason = f"{error.context}, {error.problem}" if is_of_composer else error.problem or ""
-            raise _invalid(reason, place) from error
+            mark: Any = error.problem_mark
+            if error.context_mark is not None and mark.index == len(text):  # the beginning of what has no end
+                mark = error.context_mark
+            reason = error.problem or ""
+            if isinstance(error, yaml.composer.ComposerError):  # whose problem needs its context
+                reason = f"{error.context}, {reason}"
+            raise ConfigError(f"not valid YAML: {reason}", self._location(mark.line, mark.column)) from error
         except Exception as error:  # PyYAML lets ValueError and others through, as for "\U00110000"
-            place = self.start if composer is None else self._location(composer.line, composer.column)
-            raise _invalid(str(error), place) from error
+            place = (0, 0) if composer is None else (composer.line, composer.column)
+            raise ConfigError(f"not valid YAML: {error}", self._location(*place)) from error
         return None if node is None else self._value(node, ())
 
     def _value(self, node: Any, path: KeyPath) -> Any:
@@ -204,7 +197,7 @@ class _NodeReader:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if flaw := invalid_char_reason(node.value):
-            self.problems.append(Problem(f"{key_name(path)} {flaw}", place, path=path))
+            self.problems.append(ConfigError(f"{key_name(path)} {flaw}", place, path=path))
             return None
         return resolve_scalar(node.value) if node.style is None else node.value
 
@@ -216,10 +209,10 @@ class _NodeReader:
             child = (*path, key)
             self._note_refused(key_node, child)
             if not is_word:
-                self.problems.append(Problem("a key has to be a word", place, path=child))
+                self.problems.append(ConfigError("a key has to be a word", place, path=child))
             elif key in mapping:
                 first = self.keys[child]
-                self.problems.append(Problem(f"{key_name(child)} is given twice, first at {first}", place))
+                self.problems.append(ConfigError(f"{key_name(child)} is given twice, first at {first}", place))
             self.keys.setdefault(child, place)
             mapping.setdefault(key, self._value(value_node, child))
         return mapping
@@ -228,14 +221,10 @@ class _NodeReader:
         """Note what would make a value stand for another one or for an object."""
         if (sign := node.refused) is not None:
             message = f"{key_name(path)} has {_REFUSED[sign]} ({sign}), which a config cannot have"
-            self.problems.append(Problem(message, self._at(node), path=path))
+            self.problems.append(ConfigError(message, self._at(node), path=path))
 
     def _at(self, node: yaml.Node) -> SourceLocation:
         return self._location(node.start_mark.line, node.start_mark.column)
 
     def _location(self, line: int, column: int) -> SourceLocation:
         return self.start if self.start.line is None else SourceLocation(self.start.source, line + 1, column + 1)
-
-
-def _invalid(reason: str, place: SourceLocation) -> ConfigSyntaxError:
-    return ConfigSyntaxError(Problem(f"not valid YAML: {reason}", place))
