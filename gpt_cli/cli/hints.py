@@ -31,8 +31,8 @@ _OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
 
 def add_hint(error: UserError, options: Collection[str]) -> None:
     """Give `error` the hint of its class; write the keys in it as `options` of the command where it has them."""
-    names = {key: option_for(key) if option_for(key) in options else key for key in error.keys}
-    for key, name in names.items():
+    names = {key: option_for(key) if "." in key and option_for(key) in options else key for key in error.keys}
+    for key, name in names.items() if error.where is None else ():  # else it is written in the file there
         error.message = error.message.replace(key, name)
     if error.hint is None and error.kind is not None:
         choice = quote(error.choices[0]) if error.choices else "VALUE"
