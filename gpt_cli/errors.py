@@ -13,7 +13,8 @@ OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
 """Words in the error of an allocator that has no memory left."""
 ErrorKind = Literal[
     "set", "another run", "package", "no config", "no run", "no checkpoint", "no text", "damaged run", "run",
-    "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier", "unknown characters",
+    "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier", "language model",
+    "no runs", "unknown characters",
 ]  # fmt: skip
 """Class of an error; `cli.hints` has one way out for each."""
 

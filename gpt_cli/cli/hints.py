@@ -22,6 +22,8 @@ WAYS_OUT: Mapping[ErrorKind, str] = {
     "config": "gpt train --config {path}",
     "text": "gpt train {path}",
     "classifier": "gpt classify --run {path} TEXT",
+    "language model": "gpt train TEXT task.kind=classes",
+    "no runs": "gpt train TEXT",
     "unknown characters": "--unknown skip leaves them out",
 }
 """The hint for each class of error."""
@@ -29,8 +31,12 @@ _OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
 """Options that are not named after their key."""
 
 
-def add_hint(error: UserError, options: Collection[str]) -> None:
-    """Give `error` the hint of its class; write the keys in it as `options` of the command where it has them."""
+def add_hint(error: UserError, options: Collection[str], *, takes_keys: bool = False) -> None:
+    """Give `error` the hint of its class.
+
+    Keys are written as `options` of the command that was called, where it has them, unless it takes keys itself.
+    """
+    options = () if takes_keys else options
     names = {key: option_for(key) if "." in key and option_for(key) in options else key for key in error.keys}
     for key, name in names.items() if error.where is None else ():  # else it is written in the file there
         error.message = error.message.replace(key, name)
@@ -39,7 +45,9 @@ def add_hint(error: UserError, options: Collection[str]) -> None:
         name = next(iter(names.values()), "KEY")
         assignment = f"{name} {choice}" if name.startswith("--") else f"{name}={choice}"
         hint = WAYS_OUT[error.kind].format(path=quote(error.path or "PATH"), choice=choice, assignment=assignment)
-        error.hint = hint if not hint.startswith("--") or hint.partition(" ")[0] in options else None
+        is_option, is_key = hint.startswith("--"), error.kind in ("set", "another run") and not hint.startswith("--")
+        can_be_typed = (not is_option or hint.partition(" ")[0] in options) and (not is_key or takes_keys)
+        error.hint = hint if can_be_typed else None
 
 
 def option_for(key: str) -> str:

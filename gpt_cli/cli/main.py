@@ -22,7 +22,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.hints import add_hint
 from gpt_cli.cli.interruptible import SigTerm
 from gpt_cli.cli.output import discard, note
-from gpt_cli.cli.usage import options_of, usage_error, without_removed_options
+from gpt_cli.cli.usage import called, options_of, takes_changes, usage_error, without_removed_options
 from gpt_cli.cli.verbs import config, data, runs
 from gpt_cli.cli.verbs.attention import attention
 from gpt_cli.cli.verbs.bench import bench
@@ -145,7 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     except UserError as error:
         argv = sys.argv[1:] if arguments is None else arguments
-        add_hint(error, options_of(argv, typer.main.get_command(app)))
+        command = called(argv, typer.main.get_command(app))
+        add_hint(error, options_of(command), takes_keys=takes_changes(command))
         if _misread(argv):
             error.hint = IN_UTF_8
         return _report(error)

@@ -8,8 +8,6 @@ import typer
 
 from gpt_cli.errors import RequestError
 
-_NO_VALUE = "VALUE"  # for the one that the command line lacks
-
 
 def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> RequestError:
     """The error for a command line that Typer refuses, with what may have been meant."""
@@ -27,8 +25,8 @@ def usage_error(error: typer.TyperException, arguments: Sequence[str]) -> Reques
         option = max(parameter.opts, key=len)
         words = [word for word in get_args(parameter.type_descriptor.annotation) if isinstance(word, str)]
         choices = [f"{option} {word}" for word in suggest(_value_of(option.lstrip("-"), arguments), words, VALUES)]
-    called = [word for word in arguments[:1] if context is None and not word.startswith("-")]
-    path = " ".join(["gpt", *called]) if context is None else context.command_path
+    verb = [word for word in arguments[:1] if context is None and not word.startswith("-")]
+    path = " ".join(["gpt", *verb]) if context is None else context.command_path
     hint = None if choices else f"{path} --help"
     return RequestError(message[:1].lower() + message[1:], choices=choices, hint=hint)
 
@@ -48,13 +46,13 @@ def unknown_command(path: str, name: str, known: Sequence[str]) -> RequestError:
 
 def takes_changes(command: Any) -> bool:
     """True if a command takes `section.key=value`."""
-    return any("section.key=value" in (parameter.metavar or "") for parameter in command.params)
+    return any("section.key=value" in (parameter.metavar or "") for parameter in getattr(command, "params", ()))
 
 
 def _options_like(command: Any, name: str, arguments: Sequence[str]) -> list[str]:
     """The candidates for the unknown option `name`: one of the command's own, or a key of the config."""
     from gpt_cli.config.keys import fields, suggest_keys
-    from gpt_cli.config.synonyms import KEYS, suggest
+    from gpt_cli.config.synonyms import KEYS, OTHER_UNITS, suggest
 
     options = {option.lstrip("-"): option for one in command.params for option in one.opts if option.startswith("-")}
     if meant := suggest(name, options, KEYS):
@@ -62,25 +60,38 @@ def _options_like(command: Any, name: str, arguments: Sequence[str]) -> list[str
     if not takes_changes(command):
         return []
     keys = [key for key in suggest_keys((name,)) if key in fields()]
-    return [f"{key}={_value_of(name, arguments, fields()[key].annotation is bool)}" for key in keys]
+    values = [] if name.replace("-", "_") in OTHER_UNITS else [_value_of(name, arguments), "true"]
+    return [next((f"{key}={value}" for value in values if _takes(key, value)), key) for key in keys]
 
 
-def _value_of(name: str, arguments: Sequence[str], is_switch: bool = False) -> str:
-    """The text after the option `name` on the command line."""
+def _takes(key: str, value: str) -> bool:
+    """True if a config key takes the value."""
+    from gpt_cli.config.load import parse_overrides
+
+    try:
+        return bool(value) and bool(parse_overrides([f"{key}={value}"]))
+    except RequestError:
+        return False
+
+
+def _value_of(name: str, arguments: Sequence[str]) -> str:
+    """The text after the option `name` on the command line; empty if there is none."""
     for argument, following in pairwise([*arguments, "--"]):
         option, equals, text = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and option == name and not equals:
-            text = "" if following.startswith("--") or (is_switch and following not in ("true", "false")) else following
         if argument.startswith("-") and option == name:
-            return text or ("true" if is_switch else _NO_VALUE)
-    return _NO_VALUE
+            return text if equals or following.startswith("--") else following
+    return ""
 
 
-def options_of(arguments: Sequence[str], command: Any) -> set[str]:
-    """The options of the command that `arguments` call."""
+def called(arguments: Sequence[str], command: Any) -> Any:
+    """The command that `arguments` call."""
     names = [argument for argument in arguments if not argument.startswith("-")]
     while names and (inner := getattr(command, "commands", {}).get(names[0])) is not None:
         command, names = inner, names[1:]
+    return command
+
+
+def options_of(command: Any) -> set[str]:
     return {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
 
 

@@ -156,17 +156,17 @@ class DataConfig(ConfigSection):
         (
             lambda d: d.format != "pairs" or d.completion_key not in d.prompt_keys,
             "{} and {} must be two keys",
-            "prompt_key completion_key",
+            "prompt_key completion_key format",
         ),
         (
             lambda d: d.format != "labelled" or d.text_key != d.label_key,
             "{} and {} must be two keys",
-            "text_key label_key",
+            "text_key label_key format",
         ),
         (
             lambda d: d.val_source is not None or d.val_fraction + d.test_fraction < 1,
             "{} and {} must leave a part to train on",
-            "val_fraction test_fraction",
+            "val_fraction test_fraction val_source",
         ),
         (
             lambda d: d.weights is None or len(d.weights) == len(d.sources),

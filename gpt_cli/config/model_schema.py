@@ -125,7 +125,7 @@ class ModelConfig(ConfigSection):
         (
             lambda m: m.position != "rope" or m.head_dim % 2 == 0,
             "rope needs an even head width, {} / {}",
-            "n_embd n_head",
+            "n_embd n_head position",
         ),
         (
             lambda m: m.head_dim >= 8 or not m.previous_token_init,

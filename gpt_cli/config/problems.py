@@ -29,7 +29,8 @@ def to_error(name: str, problems: Sequence[ConfigError]) -> RequestError:
     ordered = sorted(problems, key=lambda one: (one.place.line is None, one.place.line or 0, one.place.column or 0))
     lines = list(map(str, ordered[:SHOWN])) + [f"... and {len(ordered) - SHOWN} more"] * (len(ordered) > SHOWN)
     heading = f"{escape_control_chars(name)} is not a valid config: {len(problems)} problems"
-    return RequestError("\n  ".join([heading, *lines]), keys=[key for one in ordered[:SHOWN] for key in one.keys])
+    keys = [key for one in ordered[:SHOWN] for key in one.keys if one.place.line is None]
+    return RequestError("\n  ".join([heading, *lines]), keys=keys)
 
 
 def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: bool = False) -> Iterator[ConfigError]:
@@ -48,9 +49,9 @@ def translate_errors(error: ValidationError, document: ParsedYaml, *, is_part: b
         if any(path[: len(place)] == place for place in reported):
             continue
         if first["type"] == DISAGREEMENT:
-            keys = first["ctx"]["keys"]
+            keys = tuple(first["ctx"]["keys"])
             if not (is_part and any(tuple(key.split(".")) not in document.locations for key in keys)):
-                yield ConfigError(first["msg"], _place_of_disagreement(keys, path, document), keys)
+                yield ConfigError(first["ctx"]["message"], _place_of_disagreement(keys, path, document), keys)
         else:
             yield _problem_of_key(path, [first, *others], document)
 

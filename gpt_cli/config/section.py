@@ -17,9 +17,9 @@ DISAGREEMENT = "disagreement"
 ConfigValues = Mapping[str, Any]
 """{dotted key: value} of some keys of a config."""
 Conditions = tuple[tuple[Callable[[Any], object], str, str], ...]
-"""(what a section must meet, the error if it does not, the keys for each {} in it)."""
+"""(what a section must meet, the error if it does not, the keys that decide on it, first those of each {})."""
 
-_DURATION = re.compile(r"(?=.)(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?")
+_DURATION = re.compile(r"(?=.)(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?")
 
 
 def parse_duration(text: str) -> int | None:
@@ -72,10 +72,11 @@ class ConfigSection(BaseModel):
     def _check_keys(self) -> Self:
         for key, other, needed in self.unmet_needs():
             value = show_plain(attrgetter(other)(self))
-            raise self._disagreement(f"{{}} needs {self._name(other)} to be {needed}, not {value}", (key, other))
+            message = f"{self._describe(key)} needs {self._name(other)} to be {needed}, not {value}"
+            raise self._disagreement(message, [key, other])
         for holds, message, keys in self.conditions:
             if not holds(self):
-                raise self._disagreement(message, keys.split())
+                raise self._disagreement(message.format(*map(self._describe, keys.split())), keys.split())
         return self
 
     def unmet_needs(self) -> list[tuple[str, str, str]]:
@@ -90,11 +91,11 @@ class ConfigSection(BaseModel):
         section = type(self).__name__.removesuffix("Config").lower()
         return f"{section}.{key}" if section else key
 
+    def _describe(self, key: str) -> str:
+        return f"{self._name(key)} ({show_plain(attrgetter(key)(self))})"
+
     def _disagreement(self, message: str, keys: Sequence[str]) -> PydanticCustomError:
-        """The error of `keys` that do not go together; a {} of `message` stands for one of them with its value."""
-        described = [f"{self._name(key)} ({show_plain(attrgetter(key)(self))})" for key in keys]
-        context = {"message": message.format(*described), "keys": tuple(map(self._name, keys))}
-        return PydanticCustomError(DISAGREEMENT, "{message}", context)
+        return PydanticCustomError(DISAGREEMENT, "{message}", {"message": message, "keys": [*map(self._name, keys)]})
 
 
 def _is(value: object, wanted: object) -> bool:

@@ -88,6 +88,11 @@ KEYS = _by_synonym(
 )
 """By the name of a key, or of an option, elsewhere: ours."""
 
+OTHER_UNITS = frozenset(
+    ["epochs", "num_train_epochs", "max_epochs", "min_lr", "gradient_accumulation_steps", "accumulate_grad_batches"]
+)
+"""Names of KEYS whose value elsewhere means something else than that of our key."""
+
 VALUES = _by_synonym(
     {
         "true": "yes on 1",
@@ -134,4 +139,6 @@ def suggest(word: str, known: Iterable[str], synonyms: Mapping[str, list[str]] |
     meant = [_normalised(one) for one in (synonyms or {}).get(spelled, [])]
     if known_ones := [ours[one] for one in meant if one in ours]:
         return known_ones
-    return [ours[close] for close in get_close_matches(spelled, ours, 1, 0.7)]
+    begun = [one for one in ours if one.startswith(spelled)] if len(spelled) > 2 else []
+    close = begun if len(begun) == 1 else get_close_matches(spelled, ours, 1, 0.7)
+    return [ours[one] for one in close]

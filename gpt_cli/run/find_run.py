@@ -179,7 +179,7 @@ def _newest_run(runs: Path) -> Path:
     candidates = [runs / name for name in list_directory(runs) if (runs / name).is_dir()]
     newest = {run: checkpoints[0] for run in candidates if (checkpoints := list_checkpoints(run))}
     if not newest:
-        raise RequestError(f"no run found under {runs.absolute()}", kind="no run")
+        raise RequestError(f"no run found under {runs.absolute()}", kind="no runs")
     return max(newest, key=lambda run: _saved_at(newest[run]))
 
 

@@ -79,9 +79,4 @@ def refuse_other_task(path: Path, config: Config, task: Task) -> None:
         return
     if task == "language":
         raise TaskError(f"{path} classifies texts: it predicts no tokens", kind="classifier", path=path)
-    raise TaskError(
-        f"{path} predicts tokens: it was not trained with task.kind classes",
-        kind="set",
-        keys=["task.kind"],
-        choices=["classes"],
-    )
+    raise TaskError(f"{path} predicts tokens: it was not trained with task.kind classes", kind="language model")

@@ -102,7 +102,12 @@ COMMANDS = {
     "export runs/book out --dtype int8": (2, "--dtype q8_0"),
     "train book.txt --block-size 8": (2, "model.context_length=8"),
     "train book.txt --bias": (2, "model.bias=true"),
+    "train book.txt --compile": (2, "runtime.compile=true"),
+    "train book.txt --epochs 3": (2, "train.steps?"),  # not steps=3: they count other things
+    "train book.txt --wandb true": (2, "log.sinks?"),
     "train book.txt --frobnicate": (2, "gpt train --help"),
+    "chat --temp 1": (2, "--temperature"),
+    "classify --run runs/book hello": (2, "gpt train TEXT task.kind=classes"),
     "sample --seed": (2, "gpt sample --help"),
     "sample --run runs/bok": (2, "runs/book"),
     "train configs/c.yml": (2, "configs/c.yaml"),
@@ -139,6 +144,11 @@ def test_a_key_that_a_file_sets_keeps_its_name_in_an_error_of_a_command_that_has
     assert outcome.stderr.startswith(
         "error: sample.temperature must be at least 0, not -1\n  --> runs/book/config.yaml:"
     )
+
+
+def test_a_key_that_was_typed_keeps_its_name_where_an_option_has_another_meaning(begun: Run) -> None:
+    outcome = begun("tune", "c.yaml", "train.steps=x")  # --steps is of the range test
+    assert outcome.stderr == "error: train.steps must be a whole number, not 'x'\n"
 
 
 SEVEN = {

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import Config, annotate_config, dump_config, parse_config
 from gpt_cli.config.keys import accepted_types, fields, schema_of, sections
-from gpt_cli.config.synonyms import KEYS, VALUES
+from gpt_cli.config.load import parse_overrides
+from gpt_cli.config.synonyms import KEYS, OTHER_UNITS, VALUES
 from gpt_cli.errors import RequestError
 from gpt_cli.export.gguf import GGUFType
 from gpt_cli.terminal.escape import escape_control_chars
@@ -144,6 +145,7 @@ def test_names_and_words_of_other_trainers_lead_to_ours() -> None:
     parameters = [parameter for _, command in every_command() for parameter in command.params]
     options = {option.lstrip("-").replace("-", "_") for parameter in parameters for option in parameter.opts}
     assert {ours for meant in KEYS.values() for ours in meant} <= {*fields(), *options}
+    assert KEYS.keys() >= OTHER_UNITS
     taken = {word for key in fields() for word in accepted_types(schema_of(key))}
     taken |= {*schema_of("lora.targets")["items"]["enum"], *get_args(GGUFType)}
     assert {ours for meant in VALUES.values() for ours in meant} <= taken
@@ -299,6 +301,20 @@ def test_null_overrides_what_may_be_null_and_a_dash_is_standard_input() -> None:
 def test_an_error_in_an_override_names_its_key_and_no_place(override: str, message: str, hint: str | None) -> None:
     expected = [f"error: {message}", *([f"hint: {hint}"] if hint else [])]
     assert refusal("model: {n_embd: 128}\noptim: {betas: [0.8, 0.9]}", override).splitlines() == expected
+
+
+def test_overrides_alone_are_not_judged_by_keys_that_a_file_may_set() -> None:
+    assert parse_overrides(["model.n_embd=12", "model.n_head=4"]) == {"model.n_embd": 12, "model.n_head": 4}
+    fractions = ["data.val_fraction=0.6", "data.test_fraction=0.5"]
+    assert parse_overrides(fractions) == {"data.val_fraction": 0.6, "data.test_fraction": 0.5}
+    with pytest.raises(RequestError, match="even head width"):
+        parse_overrides(["model.n_embd=12", "model.n_head=4", "model.position=rope"])
+
+
+@pytest.mark.parametrize("path", ["{a}", "{0}", "{}", "{keys}", "%s"])
+def test_braces_in_a_value_stand_in_the_message_as_they_are(path: str) -> None:
+    message = f"optim.lr (auto) needs train.init_from to be null, not {path}"
+    assert refused("", "optim.lr=auto", f"train.init_from={path}").message == message
 
 
 # --- hostile input

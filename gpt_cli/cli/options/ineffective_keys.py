@@ -8,7 +8,7 @@ from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config
 from gpt_cli.config.keys import dotted_keys, fields, get_key
-from gpt_cli.config.load import enclosing_run, merge_layers, parse_overrides, read_config_file
+from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
 from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.section import show_plain
 from gpt_cli.corpus.matching_store import find_store
@@ -44,13 +44,14 @@ def note_without_effect(config: Config, overrides: Sequence[str], file: Path | N
     of_run = file is None or enclosing_run(file) is not None or run_of(config) is not None
     text = "" if file is None or of_run else read_config_file(file)
     written = dotted_keys(merge_layers(text, str(file), ()).values)
-    asked = parse_overrides(overrides)
+    changes = merge_layers("", "the overrides", overrides)
+    asked = {key: changes.value(tuple(key.split("."))) for key in dotted_keys(changes.values)}
     for key, field in fields().items():
         is_changed = key in written | asked.keys() and get_key(config, key) != field.default
         if is_changed and (needed := missing_condition(config, key)) is not None:
             note(f"{key} has no effect here: it needs {needed}")
         elif key in _FOLLOWING and key in asked and asked[key] != get_key(config, key):
-            note(f"{key} has no effect here: it follows from data.format {config.data.format}")
+            note(f"{key} has no effect here: it follows from data.format and data.documents")
         elif key in _OF_TEXTS and key in asked and is_changed:
             _note_without_texts(config, key)
     if "recipe" in asked and config.recipe is not None and _is_overridden(config, config.recipe):
