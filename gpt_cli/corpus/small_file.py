@@ -59,7 +59,9 @@ def as_request_error() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise RequestError(error.message, where=error.where, hint=error.hint) from error
+        request = RequestError(error.message)
+        request.__dict__.update(vars(error))
+        raise request from error
 
 
 def numbered_lines(text: str, name: str) -> Iterator[tuple[str, str]]:

@@ -283,7 +283,8 @@ def _find_base(named: Any, directory: Path, base: str | None, download: bool) ->
     except UserError as error:
         if base is None:
             error.message = f"the base of {directory}: {error.message}"
-            error.hint = "name it: --base PATH" if download else f"name it: --base PATH ({error.hint})"
+            further = f" ({error.hint})" if error.hint is not None and not download else ""
+            error.hint = f"name it: --base PATH{further}"
         raise
 
 

@@ -65,7 +65,8 @@ def to_api_error(error: UserError, param: str | None = None) -> ApiError:
     `param`: the wrong parameter; None: that with whose name the message begins, if it does.
     """
     named = re.match(r"(?:give )?([a-z_]+)(?: must be|:| of | does not go| or )", error.message)
-    message = error.message if error.hint is None or "--" in error.hint else f"{error.message}; {error.hint}"
+    hint = error.suggestion
+    message = error.message if hint is None or "--" in hint else f"{error.message}; {hint}"
     message = re.sub(r"\bmax_new_tokens\b", "max_tokens", message)  # OpenAI's name
     status = 400 if isinstance(error, RequestError) else 500
     return ApiError(status, message, param=named[1] if param is None and named else param)

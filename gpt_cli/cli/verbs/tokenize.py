@@ -22,7 +22,7 @@ from gpt_cli.cli.options.data_options import (
 from gpt_cli.cli.options.fit_config import resolve_source
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import refuse_dash, to_slug
 from gpt_cli.files.safe_io import similar_paths, translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
@@ -258,10 +258,10 @@ def _encode(tokenizer: "Tokenizer", text: str, allow_special: bool) -> dict[str,
 
 
 def _decode(tokenizer: "Tokenizer", ids: str) -> str:
-    try:
+    from gpt_cli.corpus.small_file import as_request_error
+
+    with as_request_error():
         return tokenizer.decode(_parse_ids(ids))
-    except UserError as error:
-        raise RequestError(error.message, hint=error.hint) from error
 
 
 def _parse_ids(text: str) -> list[int]:

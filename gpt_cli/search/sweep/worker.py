@@ -58,7 +58,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
         config = parse_config(request["config"], request["name"])
         return {"exit_code": _train_when_free(config)}
     except UserError as error:
-        return {"error": error.message, "hint": error.hint}
+        return {"error": error.message, "hint": error.suggestion}
     except MemoryError as error:
         return {"error": f"out of memory: {error}"}
     except (OSError, RuntimeError, ValueError) as error:
