@@ -45,9 +45,11 @@ def add_hint(error: UserError, options: Collection[str], *, takes_keys: bool = F
         name = next(iter(names.values()), "KEY")
         assignment = f"{name} {choice}" if name.startswith("--") else f"{name}={choice}"
         hint = WAYS_OUT[error.kind].format(path=quote(error.path or "PATH"), choice=choice, assignment=assignment)
-        is_option, is_key = hint.startswith("--"), error.kind in ("set", "another run") and not hint.startswith("--")
-        can_be_typed = (not is_option or hint.partition(" ")[0] in options) and (not is_key or takes_keys)
-        error.hint = hint if can_be_typed else None
+        is_key = error.kind in ("set", "another run")
+        if hint.partition(" ")[0] in options if hint.startswith("--") else takes_keys or not is_key:
+            error.hint = hint
+        else:
+            error.choices = ()
 
 
 def option_for(key: str) -> str:
