@@ -71,8 +71,7 @@ class ConfigSection(BaseModel):
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
         for key, other, needed in self.unmet_needs():
-            value = show_plain(attrgetter(other)(self))
-            message = f"{self._describe(key)} needs {self._name(other)} to be {needed}, not {value}"
+            message = f"{self._describe(key)} needs {self._describe(other)} to be {needed}"
             raise self._disagreement(message, [key, other])
         for holds, message, keys in self.conditions:
             if not holds(self):

@@ -504,9 +504,9 @@ def test_json_is_one_object_with_every_figure(run: Run) -> None:
         (["nowhere.txt"], 2, "does not exist"),
         (["empty.txt"], 1, "empty"),
         (["tiny.txt"], 1, "too small to split"),
-        (["text.txt", "--val-fraction", "1"], 2, "between 0 and 1"),
+        (["text.txt", "--val-fraction", "1"], 2, "--val-fraction must be below 1"),
         ([], 2, "CORPUS"),
-        (["text.txt", ""], 2, "names nothing"),
+        (["text.txt", ""], 2, "must not be empty"),
         (["store"], 2, "token store"),
     ],
 )

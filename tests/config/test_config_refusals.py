@@ -82,7 +82,7 @@ WRONG_VALUES = {
     "run_dir: ''": ("run_dir must not be empty", 10, None),
     "sample: {prompt: 1984}": ("sample.prompt must be text, not 1984", 18, None),
     "tokenizer: {vocab_size: 300}": (
-        *("tokenizer.vocab_size (300) needs tokenizer.kind to be bpe, not char", 25),
+        *("tokenizer.vocab_size (300) needs tokenizer.kind (char) to be bpe", 25),
         None,
     ),
     "model: {n_head: 3}": ("model.n_embd (128) must be a multiple of model.n_head (3)", 17, None),
@@ -92,7 +92,7 @@ WRONG_VALUES = {
         None,
     ),
     "{train: {patience: 3}, eval: {every: null}}": (
-        *("train.patience (3) needs eval.every to be set, not null", 20),
+        *("train.patience (3) needs eval.every (null) to be set", 20),
         None,
     ),
 }
@@ -313,7 +313,7 @@ def test_overrides_alone_are_not_judged_by_keys_that_a_file_may_set() -> None:
 
 @pytest.mark.parametrize("path", ["{a}", "{0}", "{}", "{keys}", "%s"])
 def test_braces_in_a_value_stand_in_the_message_as_they_are(path: str) -> None:
-    message = f"optim.lr (auto) needs train.init_from to be null, not {path}"
+    message = f"optim.lr (auto) needs train.init_from ({path}) to be null"
     assert refused("", "optim.lr=auto", f"train.init_from={path}").message == message
 
 

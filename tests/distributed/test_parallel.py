@@ -322,7 +322,7 @@ def test_a_budget_is_refused_to_several_processes(gpt, tmp_path: Path) -> None:
 
 
 def test_lora_is_not_sharded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"parallel\.shard must be none"):
+    with pytest.raises(UserError, match=r"lora\.rank \(2\) needs parallel\.shard \(optimizer\) to be none"):
         make_config(tmp_path, "lora.rank=2", "train.init_from=x", *SHARDED)
 
 

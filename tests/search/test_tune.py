@@ -149,8 +149,8 @@ def test_a_dry_run_with_auto_tries_nothing_out(config, capsys):
 @pytest.mark.parametrize(
     ("override", "error"),
     [
-        ("train.budget=10m", "optim.lr (auto) needs train.budget to be null"),
-        ("train.init_from=runs/other", "optim.lr (auto) needs train.init_from to be null"),
+        ("train.budget=10m", "optim.lr (auto) needs train.budget (10m) to be null"),
+        ("train.init_from=runs/other", "optim.lr (auto) needs train.init_from (runs/other) to be null"),
         ("optim.lr=high", "optim.lr must be a number or auto, not 'high'"),
     ],
 )

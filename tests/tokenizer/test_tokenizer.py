@@ -237,9 +237,9 @@ def test_unk_survives_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kind": "byte", "unknown": "token"}, "needs tokenizer.kind to be char"),
-        ({"kind": "bpe", "vocab_size": 300, "min_count": 2}, "needs tokenizer.kind to be char"),
-        ({"kind": "char", "min_count": 2}, "needs tokenizer.unknown to be token"),
+        ({"kind": "byte", "unknown": "token"}, r"needs tokenizer.kind \(byte\) to be char"),
+        ({"kind": "bpe", "vocab_size": 300, "min_count": 2}, r"needs tokenizer.kind \(bpe\) to be char"),
+        ({"kind": "char", "min_count": 2}, r"needs tokenizer.unknown \(error\) to be token"),
     ],
 )
 def test_settings_of_unk_that_have_no_meaning_are_refused(keys: dict[str, Any], message: str) -> None:
