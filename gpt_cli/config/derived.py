@@ -1,7 +1,7 @@
-"""Keys left open that follow from other keys: from the task, from the template of pairs and chats, from the recipe.
+"""Defaults that depend on other keys: on the task, on the template of pairs and chats, on the recipe.
 
-A model of pairs or chats continues `sample.prefix` + prompt + `sample.suffix`, up to `sample.stop`: these keys have the
-template of `data` unless a config sets them, so that all that writes with a run keeps to it.
+A model of pairs or chats continues `sample.prefix` + prompt + `sample.suffix`, up to `sample.stop`: these keys default
+to the template of `data`, so that everything that samples from a run keeps to it.
 """
 
 from collections.abc import Mapping

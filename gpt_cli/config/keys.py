@@ -1,4 +1,4 @@
-"""The keys of the schema by their dotted names: what each accepts, and which one was probably meant."""
+"""The keys of the schema by their dotted names: types, meanings, and suggestions for unknown ones."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""From a file and overrides to a Config, or to one error that names all that is wrong."""
+"""Load a Config from a file and overrides, or raise one error with every problem."""
 
 import errno
 import os

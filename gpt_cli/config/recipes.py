@@ -1,8 +1,7 @@
-"""Recipes: named sets of values for what a config leaves open, all of one kind of model and its training.
+"""Recipes: named presets for the keys that a config leaves open.
 
-A recipe says everything on which recipes differ, so that it means the same whatever the defaults are; it says nothing
-of the text, the size, the context or the length of a run, which are the reader's. What is written down beside it wins.
-`docs/recipes.md` has what each of them reaches.
+A recipe sets every key in which recipes differ, so it does not depend on the defaults. It leaves out the text, the
+model's size, the context and the length of the run. Keys in the config take precedence. `docs/recipes.md` has results.
 """
 
 from collections.abc import Mapping

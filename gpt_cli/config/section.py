@@ -17,7 +17,7 @@ DISAGREEMENT = "disagreement"
 ConfigValues = Mapping[str, Any]
 """{dotted key: value} of some keys of a config."""
 Conditions = tuple[tuple[Callable[[Any], object], str, str], ...]
-"""(what a section must meet, the error if it does not, the keys that decide on it, first those of each {})."""
+"""(predicate of a section, error if it is false, keys it depends on, those for each {} of the error first)."""
 
 _DURATION = re.compile(r"(?=.)(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?")
 
@@ -56,7 +56,7 @@ def other_than(*values: object) -> Needed:
 
 
 Needs = tuple[tuple[str, Any, str, Any], ...]
-"""(key, its value, a key that then must have a value, this value); a value may be a `Needed`."""
+"""(key, value, other key, the value it then must have); a value may be a `Needed`."""
 
 
 class ConfigSection(BaseModel):
