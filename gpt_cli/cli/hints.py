@@ -24,6 +24,7 @@ WAYS_OUT: Mapping[ErrorKind, str] = {
     "classifier": "gpt classify --run {path} TEXT",
     "language model": "gpt train TEXT task.kind=classes",
     "no runs": "gpt train TEXT",
+    "not finite": "gpt train {path} run_dir=runs/NAME optim.lr=RATE",
     "unknown characters": "--unknown skip leaves them out",
 }
 """The hint for each class of error."""

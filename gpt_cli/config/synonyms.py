@@ -89,7 +89,8 @@ KEYS = _by_synonym(
 """By the name of a key, or of an option, elsewhere: ours."""
 
 OTHER_UNITS = frozenset(
-    ["epochs", "num_train_epochs", "max_epochs", "min_lr", "gradient_accumulation_steps", "accumulate_grad_batches"]
+    "epochs num_train_epochs max_epochs min_lr gradient_accumulation_steps accumulate_grad_batches"  # noqa: SIM905
+    " validation_split_percentage max_time".split()
 )
 """Names of KEYS whose value elsewhere means something else than that of our key."""
 

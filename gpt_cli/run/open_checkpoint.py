@@ -69,7 +69,7 @@ def no_checkpoint(run: Path) -> RequestError:
     none = f"no checkpoint: the training of {plural(steps, 'step')} is lost" if steps else "no checkpoint yet"
     ends = [event for event in read_events(run) if event["event"] in ("ended", "died", "killed")]
     if ends and str(ends[-1].get("error")).startswith(f"{NonFiniteError.__name__}:"):
-        return RequestError(f"{run} has {none}, as its loss was not finite", kind="another run")
+        return RequestError(f"{run} has {none}, as its loss was not finite", kind="not finite", path=run)
     return RequestError(f"{run} has {none}", kind="no checkpoint", path=run)
 
 

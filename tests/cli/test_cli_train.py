@@ -498,7 +498,10 @@ def test_a_run_that_ended_in_nan_before_it_saved_is_not_to_be_trained_again_as_i
     assert train_outcome.rc == 1, train_outcome.stderr
     sample_outcome = gpt_here("sample", "--run", "runs/tiny")
     assert sample_outcome.rc == 2
-    assert "as its loss was not finite\nhint: run_dir=runs/NAME starts a new run\n" in sample_outcome.stderr
+    assert (
+        "as its loss was not finite\nhint: gpt train runs/tiny run_dir=runs/NAME optim.lr=RATE\n"
+        in sample_outcome.stderr
+    )
     assert gpt_here("train", "runs/tiny", "run_dir=runs/again", "optim.lr=0.001").rc == 0
     assert gpt_here("sample", "--run", "runs/again").rc == 0
 

@@ -320,7 +320,7 @@ def test_no_run_is_a_wrong_request_with_a_way_out(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RequestError, match="no run found under") as caught:
         find_run(None)
-    assert caught.value.kind == "no run"
+    assert caught.value.kind == "no runs"
     with pytest.raises(RequestError, match="there is no run at nowhere") as caught:
         find_run(Path("nowhere"))
     assert caught.value.kind == "no run"
