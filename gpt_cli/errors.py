@@ -33,9 +33,8 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """The work failed for a reason the user can act on: printed as one `error:` line, without a traceback.
 
-    An error is data, which the command line renders: `where`, a place (`file:line:column`); `keys`, those of the config
-    that `message` names; `path`, the file or directory it is about; `choices`, what may have been meant, the likeliest
-    first; `kind`, its class, which has a way out; `hint`, the way out in words, where a room still writes it itself.
+    An error is data: `where`, a place (`file:line:column`); `keys` of the config that `message` names; the `path` it is
+    about; `choices`, what may have been meant; `kind`, its class; `hint`, where a room still writes one itself.
     """
 
     exit_code = ExitCode.FAILED
