@@ -88,7 +88,7 @@ def test_a_run_directory_that_goes_while_it_is_trained_is_an_error_within_one_sa
         assert "cannot be saved beside it" in error
         return
     saved = work_dir / "runs/tiny-rescued/checkpoints/step-00000025"
-    assert f"gpt sample --run {saved.relative_to(work_dir)}" in error
+    assert f"train.init_from={saved.relative_to(work_dir)}" in error
     assert gpt_here("sample", "--run", saved, "--max-new-tokens", "3", "--engine", "torch").rc == 0
     if how == "removed":  # and the name is free
         assert gpt_here("train", "--config", "tiny.yaml", "train.steps=5").rc == 0
