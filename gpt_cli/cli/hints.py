@@ -46,11 +46,11 @@ def add_hint(error: UserError, options: Collection[str], *, takes_keys: bool = F
         name = next(iter(names.values()), "KEY")
         assignment = f"{name} {choice}" if name.startswith("--") else f"{name}={choice}"
         hint = WAYS_OUT[error.kind].format(path=quote(error.path or "PATH"), choice=choice, assignment=assignment)
-        is_key = error.kind in ("set", "another run")
-        if hint.partition(" ")[0] in options if hint.startswith("--") else takes_keys or not is_key:
-            error.hint = hint
+        is_option, is_key = hint.startswith("--"), error.kind in ("set", "another run")
+        if (is_option and hint.partition(" ")[0] not in options) or (is_key and not is_option and not takes_keys):
+            error.choices = ()  # nothing that this command takes
         else:
-            error.choices = ()
+            error.hint = hint
 
 
 def option_for(key: str) -> str:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gpt_cli.config.keys import accepted_types, fields, schema_of, sections, suggest_keys
-from gpt_cli.config.section import DISAGREEMENT
+from gpt_cli.config.section import DISAGREEMENT, show_plain
 from gpt_cli.config.synonyms import VALUES, suggest
 from gpt_cli.config.yaml_reader import MAX_SHOWN, ConfigError, KeyPath, ParsedYaml, SourceLocation, key_name
 from gpt_cli.errors import RequestError, join_or
@@ -108,12 +108,8 @@ def _wrong_value(
 
 def show(value: object) -> str:
     """A value as messages name it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
         return "a section"
-    return shorten(repr(value), MAX_SHOWN)
+    return shorten(repr(value) if isinstance(value, str) else show_plain(value), MAX_SHOWN)

@@ -37,10 +37,6 @@ _CHUNK = 1 << 22  # ids that are checked at once
 _HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_order': \w+, 'shape': \(\d+,\)), \} *\n")
 
 
-class MissingSplitError(RequestError):
-    """A store was made without the split that is asked for."""
-
-
 @dataclass(frozen=True)
 class SplitStats:
     characters: int
@@ -176,7 +172,7 @@ class TokenStore:
         part = self._manifest.part(split)
         if part is None:
             hint = f"gpt tokenize TEXT --{split}-fraction 0.05 makes a store that has one"
-            raise MissingSplitError(f"{self.path} has no {split} split", hint=hint)
+            raise RequestError(f"{self.path} has no {split} split", hint=hint)
         return [(self.path / Path(shard.file).name, shard.tokens) for shard in part.shards]
 
     def _check_ids(self, path: Path, ids: Tokens, first: int = 0) -> None:

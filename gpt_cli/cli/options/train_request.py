@@ -173,7 +173,7 @@ class Request:
             existing = load_config(run_dir / "config.yaml", overrides)
         except RequestError as error:
             load_config(run_dir / "config.yaml")  # what is wrong by itself is reported as it is
-            error.message = f"{run_dir} is a run of another config: {error.message}"
+            error.message = f"{run_dir} is a run with another config: {error.message}"
             if error.suggestion is None:
                 error.kind = error.kind or "another run"
             raise
