@@ -19,12 +19,12 @@ from gpt_cli.bench.peak_flops import peak_matmul_flops
 from gpt_cli.bench.profile import engine_name, profile_step
 from gpt_cli.config import Config
 from gpt_cli.errors import Notify, RequestError
-from gpt_cli.files.safe_io import format_size
 from gpt_cli.model.sizing import flops_per_token, num_parameters
 from gpt_cli.run.model_info import vocab_size_of
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.table import render_pairs, render_table
+from gpt_cli.terminal.words import format_size
 from gpt_cli.training.batches import Batches
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.state import TrainingState

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.safe_io import format_size
+from gpt_cli.terminal.words import format_size
 
 _READ_ERRORS = (
     *(tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, UnicodeDecodeError),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from gpt_cli.errors import UserError, require_package
-from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
+from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
+from gpt_cli.terminal.words import format_size
 
 _SUFFIXES = (".bz2", ".gz", ".xz", ".zst")
 _MAX_EXPANSION = 200  # text compresses 3 to 10 times; a log of repeated lines, 100 times; a bomb, 1,000 times and more

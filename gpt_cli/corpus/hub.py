@@ -6,7 +6,7 @@ from textwrap import shorten
 
 from gpt_cli.corpus.readers import inner_suffix
 from gpt_cli.errors import Notify, RequestError, UserError, first_line, require_package
-from gpt_cli.files.safe_io import format_size
+from gpt_cli.terminal.words import format_size
 
 _DATA = (".parquet", ".jsonl", ".csv", ".txt")
 

@@ -27,8 +27,9 @@ from gpt_cli.corpus.records import (
 )
 from gpt_cli.corpus.tables import read_rows
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files.safe_io import CHUNK, format_size, read_chunks, translate_os_errors
+from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
 from gpt_cli.literals import DocumentUnit
+from gpt_cli.terminal.words import format_size
 
 RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 UTF8_SUFFIXES = (".jsonl", ".parquet")

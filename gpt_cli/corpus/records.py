@@ -8,7 +8,8 @@ from itertools import chain
 from typing import Any
 
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files.safe_io import CHUNK, format_size
+from gpt_cli.files.safe_io import CHUNK
+from gpt_cli.terminal.words import format_size
 
 Stream = tuple[str, Iterable[bytes]]
 """A document: its name for messages, and its text in UTF-8, in pieces of whole characters."""

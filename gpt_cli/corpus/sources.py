@@ -33,7 +33,7 @@ from gpt_cli.corpus.records import Record, Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.safe_io import CHUNK, similar_paths, translate_os_errors
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _T = TypeVar("_T")
 BUILTIN = "builtin:python-docs"

@@ -13,7 +13,7 @@ from gpt_cli.corpus.executors import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Fingerprint
 from gpt_cli.errors import UserError
 from gpt_cli.literals import SplitBy
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

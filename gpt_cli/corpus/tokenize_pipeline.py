@@ -25,7 +25,7 @@ from gpt_cli.corpus.split import SPLITS, Split, SplitPlan, iter_chunks
 from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files.safe_io import format_size
+from gpt_cli.terminal.words import format_size
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 from gpt_cli.tokenizer.pretokenizer import SAMPLED, choose_pattern

@@ -7,7 +7,7 @@ from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import Tokens
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer
 
 CONTEXT_LENGTH = 8

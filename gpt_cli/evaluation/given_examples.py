@@ -15,7 +15,7 @@ from gpt_cli.corpus.records import MissingKeyError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer, drop_unknown
 
 _KEYS: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.evaluation.logprob_scorer import LogProbs, LogprobScorer
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _BATCH_SIZE = 64  # windows that are scored together
 

@@ -16,7 +16,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.export.architectures import GPT2, LLAMA, LLAMA3_SCALING, NANOCHAT, QWEN3
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.numbers import check_numbers
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 LONGEST_CONTEXT = 1 << 20
 

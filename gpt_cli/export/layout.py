@@ -15,7 +15,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.export.canonicalize import ModelTensors
 from gpt_cli.export.names import TensorName, Tensors, named_tensors, to_foreign
 from gpt_cli.model.sizing import build_on_meta
-from gpt_cli.terminal.plural import with_article
+from gpt_cli.terminal.words import with_article
 
 Rewrite = Callable[[ModelConfig, Tensors], ModelTensors]
 Transform = Callable[[ModelConfig, dict[str, Tensor]], dict[str, Tensor]]

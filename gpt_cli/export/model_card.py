@@ -3,7 +3,7 @@
 from gpt_cli.config import dump_config
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.run.log import read_metrics
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 
 def model_card(run: LoadedRun, architecture: str) -> str:

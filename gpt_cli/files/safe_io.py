@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from gpt_cli.errors import UserError
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import format_size as format_size
 
 CHUNK = 1 << 20
 _LONGEST_NAME = 255  # bytes, on the file systems in use
@@ -256,14 +256,6 @@ def _owner_of(path: Path) -> str:
         return path.owner()
     except KeyError:
         return f"user {path.stat().st_uid}"
-
-
-def format_size(size: int) -> str:
-    """A size in bytes as 1 byte, 512 bytes, 1.5 MB or 12.0 GB."""
-    for unit, scale in (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return plural(size, "byte")
 
 
 def _create_file(path: Path, chunks: Iterable[bytes]) -> str:

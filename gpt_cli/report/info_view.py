@@ -1,10 +1,9 @@
 """The figures of a model and the plan of a run, for the terminal."""
 
-from gpt_cli.files.safe_io import format_size
 from gpt_cli.run.model_info import Info
 from gpt_cli.search.dry_run import Plan
-from gpt_cli.terminal.plural import plural
-from gpt_cli.terminal.table import format_duration, render_pairs, render_table
+from gpt_cli.terminal.table import render_pairs, render_table
+from gpt_cli.terminal.words import format_duration, format_size, plural
 from gpt_cli.training.device_share import DeviceShare
 
 

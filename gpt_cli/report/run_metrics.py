@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt_cli.report.run_record import RunRecord
 from gpt_cli.run.lifecycle import why_over
-from gpt_cli.terminal.table import format_duration
+from gpt_cli.terminal.words import format_duration
 
 Value = int | float | str | None
 

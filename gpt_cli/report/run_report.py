@@ -13,7 +13,6 @@ from gpt_cli.config import Config, to_yaml_scalar
 from gpt_cli.config.keys import description, fields, get_key
 from gpt_cli.corpus.sources import refuse_overwriting
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files.safe_io import format_size
 from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.report.chart import Line, ReferenceLine, draw_chart
 from gpt_cli.report.confusion_table import ConfusionTable, confusion_table
@@ -25,7 +24,7 @@ from gpt_cli.report.run_record import RunRecord, read_records
 from gpt_cli.report.series import X_LABELS, Measure, Series, XAxis, series, smooth
 from gpt_cli.run.model_info import describe
 from gpt_cli.run.overfitting import find_overfitting
-from gpt_cli.terminal.table import format_duration
+from gpt_cli.terminal.words import format_duration, format_size
 from gpt_cli.tokenizer.vocab_stats import longest_tokens, repr_token
 
 COLOURS = 7  # that the style sheet has

@@ -22,7 +22,8 @@ from gpt_cli.run.log import last_logged_step, read_events, read_metrics
 from gpt_cli.run.resume import may_change
 from gpt_cli.run.run_files import RUN, is_imported
 from gpt_cli.terminal.escape import display_width
-from gpt_cli.terminal.table import fold, render_cell, render_table, short_number, shorten
+from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
+from gpt_cli.terminal.words import short_number
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
 _OPTIONAL_COLUMNS = ("saved", "size", "val loss")  # columns that are dropped first if the table is too wide

@@ -7,7 +7,8 @@ import numpy as np
 from gpt_cli.report.figure_io import COLOURS, add_grid, new_axes, write_picture
 from gpt_cli.search.scaling.loss_law import LossLaw
 from gpt_cli.search.scaling.run_scale import ScaleResult
-from gpt_cli.terminal.table import fold, format_duration, render_table, short_number
+from gpt_cli.terminal.table import fold, render_table
+from gpt_cli.terminal.words import format_duration, short_number
 
 _TERMS = {"e": "limit of L", "alpha": "exponent of N", "beta": "exponent of D"}
 _MAX_EPOCHS = 4.0  # epochs up to which repeated tokens are about as good as new ones

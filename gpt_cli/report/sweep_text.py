@@ -2,8 +2,8 @@
 
 from gpt_cli.search.sweep.axes import overrides_of
 from gpt_cli.search.sweep.sweep_result import Setting, SweepResult
-from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import fold, render_table
+from gpt_cli.terminal.words import plural
 
 UNITS = {"val_loss": "val loss", "bpb": "bits per byte"}
 

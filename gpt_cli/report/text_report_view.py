@@ -7,8 +7,8 @@ from gpt_cli.analysis.advice import advise
 from gpt_cli.analysis.characters import CharacterCount
 from gpt_cli.analysis.lines import MAX_COUNTED
 from gpt_cli.analysis.text_report import DuplicateCount, TextReport
-from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
+from gpt_cli.terminal.words import plural
 
 _MAX_CHARACTERS = 20  # listed of each kind
 _MAX_UNSEEN = 10  # characters listed that are only in the validation text

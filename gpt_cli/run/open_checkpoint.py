@@ -14,7 +14,7 @@ from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load
 from gpt_cli.run.find_run import config_now
 from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import last_logged_step, read_events
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from gpt_cli.model.gpt import GPT

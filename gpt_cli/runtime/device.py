@@ -17,7 +17,7 @@ from gpt_cli.distributed.world import ALONE, World, world_of_environment
 from gpt_cli.errors import RequestError
 from gpt_cli.runtime.cpu_level import chosen_level
 from gpt_cli.runtime.processor import default_threads, has_arm_bf16, physical_cores
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _deterministic_settings: Any = torch.utils.deterministic
 

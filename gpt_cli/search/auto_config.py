@@ -16,7 +16,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.search.regularization import LARGE_STEP, regularization
 from gpt_cli.search.source_format import measure_in_its_format
 from gpt_cli.search.text_statistics import TextStatistics
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _EPOCHS, _EPOCHS_OF_LARGE_STEPS = 20, 9.8  # of training from random weights
 _TUNING_EPOCHS = 3  # of training a trained model further

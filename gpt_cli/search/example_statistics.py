@@ -14,7 +14,7 @@ from gpt_cli.corpus.vocab_size import COUNTED
 from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.search.text_statistics import ExampleLengths, TextStatistics
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _SPREAD = 1.3  # by which a single example may have more tokens for its bytes than all of them
 

@@ -25,7 +25,7 @@ from gpt_cli.search.auto_config import fitting_context
 from gpt_cli.search.budget_law import BUDGET_LAW
 from gpt_cli.search.regularization import LARGE_STEP, regularization
 from gpt_cli.search.timing import time_steps
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.schedule_clock import OVERRUN
 from gpt_cli.training.state import TrainingState

@@ -9,7 +9,7 @@ from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.vocab_size import choose_vocab_size
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern, TokenizerKind
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 from gpt_cli.tokenizer.pretokenizer import choose_pattern
 from gpt_cli.tokenizer.trainer import NEEDS_FILE

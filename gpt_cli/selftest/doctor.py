@@ -28,7 +28,7 @@ from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
 from gpt_cli.selftest.model import check_cache, check_causality, check_padding
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import load_tokenizer
 
 

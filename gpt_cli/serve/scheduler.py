@@ -17,7 +17,7 @@ from gpt_cli.serve.api_errors import ApiError
 from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.text_engine import TextEngine
 from gpt_cli.serve.text_sequence import ChoiceDelta, TextSequence, join_deltas
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from gpt_cli.serve.server_metrics import ServerMetrics

@@ -17,7 +17,7 @@ from gpt_cli.serve.request_schemas import ScoreRequest
 from gpt_cli.serve.scheduler import Scheduler
 from gpt_cli.serve.text_engine import TextEngine
 from gpt_cli.serve.token_logprobs import TokenLogprob, compute_logprob
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 
 async def prompt_logprobs(

@@ -82,13 +82,6 @@ def render_cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
 
 
-def format_duration(seconds: float) -> str:
-    """A duration as 0:07, 12:30 or 1:05:00."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
 def fold(words: Sequence[str], width: int) -> list[str]:
     """Join `words` by spaces into as few lines of `width` columns as possible; a longer word is not cut."""
     lines: list[str] = []
@@ -165,14 +158,6 @@ def _folded(
 def _pad(text: str, width: int, right_aligned: bool) -> str:
     space = " " * (width - display_width(text))
     return space + text if right_aligned else text + space
-
-
-def short_number(number: float) -> str:
-    """A number in short: 12.3M for 12,345,678."""
-    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
 
 
 def truncate(text: str, width: int) -> str:

@@ -14,7 +14,7 @@ from gpt_cli.distributed.reduce import contiguous_micro_batches
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.training.device_tokens import DeviceTokens
 
 MicroBatches = list[tuple[Tensor, Tensor]]

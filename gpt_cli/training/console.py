@@ -16,9 +16,8 @@ from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
-from gpt_cli.terminal.plural import plural
 from gpt_cli.terminal.progress import BrokenPipeSafeStream
-from gpt_cli.terminal.table import format_duration
+from gpt_cli.terminal.words import format_duration, plural
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
 from gpt_cli.training.evaluate import EvalMetrics
 from gpt_cli.training.lora import LoRA

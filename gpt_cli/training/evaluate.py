@@ -23,7 +23,7 @@ from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import UserError
 from gpt_cli.model.gpt import GPT
 from gpt_cli.runtime.oom import is_out_of_memory, oom_as_user_error
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer, token_sizes
 from gpt_cli.training.device_tokens import DeviceTokens
 from gpt_cli.training.engine import Engine

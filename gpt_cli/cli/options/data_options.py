@@ -11,7 +11,7 @@ import typer
 
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import DocumentUnit, SplitBy
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from gpt_cli.config import DataConfig

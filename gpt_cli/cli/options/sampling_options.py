@@ -11,7 +11,7 @@ from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Device
 from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from gpt_cli.config import SampleConfig

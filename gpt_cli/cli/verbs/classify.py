@@ -15,7 +15,7 @@ from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
 from gpt_cli.errors import RequestError
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config

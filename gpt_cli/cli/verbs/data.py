@@ -31,8 +31,8 @@ def list_corpora(
     Example: gpt data list
     """
     from gpt_cli.corpus.registry import CORPORA, corpora_dir, corpus_path
-    from gpt_cli.files.safe_io import format_size
     from gpt_cli.terminal.table import render_table
+    from gpt_cli.terminal.words import format_size
 
     paths = {corpus.name: corpus_path(corpus, corpora_dir()) for corpus in CORPORA}
     here = {name for name, path in paths.items() if os.path.exists(path)}

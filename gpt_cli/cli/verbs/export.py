@@ -13,7 +13,7 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import require_writable
 from gpt_cli.files.safe_io import translate_os_errors
-from gpt_cli.terminal.plural import with_article
+from gpt_cli.terminal.words import with_article
 
 if TYPE_CHECKING:
     from gpt_cli.run.load_model import LoadedRun

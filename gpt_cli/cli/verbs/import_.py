@@ -11,7 +11,7 @@ import typer
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.output_path import refuse_dash
-from gpt_cli.terminal.plural import with_article
+from gpt_cli.terminal.words import with_article
 
 _CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
 

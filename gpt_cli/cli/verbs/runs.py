@@ -13,7 +13,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 app = App(rich_markup_mode=None)
 
@@ -67,10 +67,10 @@ def remove(
 
     Example: gpt runs rm runs/book
     """
-    from gpt_cli.files.safe_io import format_size
     from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
     from gpt_cli.run.find_run import run_around
     from gpt_cli.run.trash import lasting_path, size_of, trash_run
+    from gpt_cli.terminal.words import format_size
 
     runs = list({os.path.abspath(path): _find(path) for path in paths}.values())
     for path in runs:  # all of them, before the first is moved

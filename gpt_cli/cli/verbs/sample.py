@@ -21,7 +21,7 @@ from gpt_cli.cli.unknown_characters import (
     without_unknown,
 )
 from gpt_cli.errors import RequestError
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from gpt_cli.sampling import TextStream

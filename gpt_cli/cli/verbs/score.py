@@ -17,7 +17,7 @@ from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import UnknownChoice, unknown_option, without_unknown
 from gpt_cli.errors import RequestError
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

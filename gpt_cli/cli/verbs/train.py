@@ -129,7 +129,7 @@ train.keys = {  # type: ignore[attr-defined]  # what help shows, without reading
 
 def print_summary(summary: "Summary", steps: int, *, json: bool) -> None:
     """Print the summary of a run of at most `steps`: for people to stderr, with `json` to stdout, too."""
-    from gpt_cli.terminal.table import format_duration
+    from gpt_cli.terminal.words import format_duration
 
     if json:
         print_json(summary.to_json())

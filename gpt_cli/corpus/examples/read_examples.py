@@ -10,7 +10,7 @@ from gpt_cli.corpus.readers import RECORD_SUFFIXES, ReaderOptions
 from gpt_cli.corpus.records import MissingKeyError, Record, encode_text, take_text
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _SYSTEM = "system"  # the key of a system message beside the messages
 

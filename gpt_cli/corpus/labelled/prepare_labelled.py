@@ -25,7 +25,7 @@ from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 

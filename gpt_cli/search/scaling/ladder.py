@@ -12,7 +12,7 @@ from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.search.time_budget import with_values
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 _WIDTHS = (0.25, 0.375, 0.5, 0.75)  # of the config's
 _LENGTHS = (1, 2, 4, 8)  # of the shortest run

@@ -31,8 +31,7 @@ from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.run_pool import RunPool
 from gpt_cli.search.sweep.sweep import config_changes
 from gpt_cli.search.time_budget import time_candidate, with_values
-from gpt_cli.terminal.plural import plural
-from gpt_cli.terminal.table import format_duration
+from gpt_cli.terminal.words import format_duration, plural
 
 PLAN, ADVISED = "scale.json", "advised.yaml"
 _LIMIT = 1 << 20

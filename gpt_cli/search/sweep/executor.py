@@ -16,7 +16,7 @@ from gpt_cli.run.log import RunLog, read_events
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.search.sweep.outcomes import Outcome, read_outcome
 from gpt_cli.search.sweep.run_pool import RunEnd, RunPool
-from gpt_cli.terminal.table import format_duration
+from gpt_cli.terminal.words import format_duration
 
 _POLL = 0.5  # seconds between readings of the runs' logs
 _NOTE_EVERY = 30.0  # seconds between messages about progress

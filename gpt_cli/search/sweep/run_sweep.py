@@ -25,7 +25,7 @@ from gpt_cli.search.sweep.sweep import (
     open_plan,
 )
 from gpt_cli.search.sweep.sweep_result import SweepResult, collect, write_best
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer
 
 _FEWEST = 2  # runs that can be compared

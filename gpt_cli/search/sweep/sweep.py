@@ -21,7 +21,7 @@ from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, every_point, grid, overrides_of, short_name
 from gpt_cli.search.sweep.executor import ListSource, RunTask
 from gpt_cli.search.sweep.outcomes import Outcome
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 PLAN = "sweep.json"
 _ANOTHER = "choose another directory: --out DIR"

@@ -13,7 +13,7 @@ from gpt_cli.search.sweep.differences import METHOD, ONE_SEED, ONE_SEED_YET, Dif
 from gpt_cli.search.sweep.outcomes import Outcome
 from gpt_cli.search.sweep.search_source import SearchSource
 from gpt_cli.search.sweep.sweep import Runs
-from gpt_cli.terminal.plural import plural
+from gpt_cli.terminal.words import plural
 
 Measure = Literal["val_loss", "bpb"]
 BEST = "best.yaml"
