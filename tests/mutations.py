@@ -42,7 +42,7 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "a file is not flushed",
-        "files/safe_io.py",
+        "files/durable.py",
         (
             (
                 "            write_all(descriptor, chunk)\n        os.fsync(descriptor)\n",
@@ -159,14 +159,14 @@ MUTATIONS = [
         "an edited config is trained on",
         "training/state.py",
         (("            refuse_edited_config(run.path, run.config, checkpoint)\n", "            pass\n"),),
-        "run/test_run_sums.py::test_an_edit_of_a_key_that_may_not_change_is_told_by_train_and_doctor[seed-1337-6]",
+        "run/test_run_damage.py::test_an_edit_of_a_key_that_may_not_change_is_told_by_train_and_doctor[seed-1337-6]",
     ),
     Mutation(
         "the best is forgotten",
         "run/checkpoint.py",
         (
             (
-                "spared = {*paths[: paths.index(intact[-1]) + 1], _best_where(run_dir, is_intact)}",
+                "spared = {*paths[: paths.index(intact[-1]) + 1], best_checkpoint(run_dir, is_intact)}",
                 "spared = {*paths[: paths.index(intact[-1]) + 1]}",
             ),
         ),
@@ -174,7 +174,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a short write is taken for a whole one",
-        "files/safe_io.py",
+        "files/durable.py",
         (("        view = view[written:]\n", "        return\n"),),
         "files/test_files.py::test_a_system_that_writes_less_than_it_was_given_loses_nothing",
     ),
@@ -288,8 +288,8 @@ MUTATIONS = [
         "files/atomic_dir.py",
         (
             (
-                "return (*_stat_key(path), sha256) in self._known",
-                "return (str(path), sha256) in {(known[0], known[-1]) for known in self._known}",
+                "if (*before, sha256) in verified:",
+                "if (str(path / name), sha256) in {(known[0], known[-1]) for known in verified}:",
             ),
         ),
         "run/test_checkpoint.py::test_what_was_verified_is_read_again_only_once_it_changed",

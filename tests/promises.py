@@ -30,7 +30,7 @@ TITLES: dict[Where, str] = {
     "attack": "### Behind `make attack`",
 }
 
-KILL, SAVE, SUMS = "run/test_kill_anytime.py", "run/test_checkpoint.py", "run/test_run_sums.py"
+KILL, SAVE, DAMAGE = "run/test_kill_anytime.py", "run/test_checkpoint.py", "run/test_run_damage.py"
 TRAIN, HEALTH = "training/test_training.py", "training/test_health.py"
 PROMISES = [
     Promise(
@@ -81,16 +81,14 @@ PROMISES = [
          "corpus/test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
     ),
     Promise(
-        "A flipped bit in a run is told by every command that reads it",
-        "flipped bits in each file of the run and of its newest checkpoint; every bit of logs; commands that read"
-        " them; a config that is replaced on a failing disk, and while it is read",
-        (f"{SUMS}::test_a_thousand_flips_of_a_thousand_are_noticed",
-         f"{SUMS}::test_every_command_that_reads_a_run_tells_a_flip_in_what_is_written_once",
-         f"{SUMS}::test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it",
-         f"{SUMS}::test_every_command_that_reads_a_log_tells_a_flip_in_it",
-         "run/test_log.py::test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened",
-         f"{SUMS}::test_a_replacement_that_fails_anywhere_leaves_what_verifies",
-         f"{SUMS}::test_what_is_read_while_it_is_replaced_is_not_called_damaged"),
+        "A flipped bit in a checkpoint is told by every command that reads it, and one elsewhere in a run changes no"
+        " number",
+        "flipped bits in each file of a checkpoint, and commands that read it; in each file that a run writes once, and"
+        " then an evaluation and a resume; every bit of logs",
+        (f"{DAMAGE}::test_a_thousand_flips_of_a_thousand_are_noticed",
+         f"{DAMAGE}::test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it",
+         f"{DAMAGE}::test_a_flip_in_what_a_run_wrote_once_changes_no_number",
+         "run/test_log.py::test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened"),
     ),
     Promise(
         "Keeping few never deletes the only good one, nor the best",

@@ -46,7 +46,7 @@ from gpt_cli.cli.verbs.tokenize import tokenize
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError
-from gpt_cli.files.safe_io import reason_of
+from gpt_cli.files.os_errors import reason_of
 from gpt_cli.runtime.cpu_level import restrict_libraries
 from gpt_cli.terminal.table import terminal_columns
 

@@ -16,7 +16,7 @@ from gpt_cli.cli.output import note, write_text
 from gpt_cli.cli.unknown_characters import without_unknown
 from gpt_cli.config.removed import removed_use
 from gpt_cli.errors import ExitCode, RequestError, UserError
-from gpt_cli.files.output_path import refuse_dash
+from gpt_cli.files.locations import refuse_dash
 from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams, with_learned_end
 from gpt_cli.terminal.escape import escape_control_chars
 

@@ -36,8 +36,7 @@ from gpt_cli.config.yaml_reader import (
     resolve_scalar,
 )
 from gpt_cli.errors import ErrorKind, RequestError, UserError
-from gpt_cli.files import DamagedError, check_listed
-from gpt_cli.files.safe_io import reason_of
+from gpt_cli.files.os_errors import reason_of
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
@@ -49,19 +48,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     The config.yaml of a run means the run that it lies in, wherever that was moved or copied to.
 
-    Raises RequestError with every problem, each with its place, and DamagedError for the config.yaml of a run that is
-    not what its SHA256SUMS says.
+    Raises RequestError with every problem, each with its place.
     """
     run_dir = enclosing_run(path)
     if run_dir is None:
         config = parse_config(read_config_file(path), str(path), overrides)
         name = path.stem.encode(errors="replace").decode()  # a name that is not UTF-8 could not be written down
         return config if config.run_dir is not None else config.model_copy(update={"run_dir": f"runs/{name}"})
-    try:
-        check_listed(path.parent, [path.name])
-    except DamagedError as error:
-        error.kind, error.path = "damaged run", str(path.parent)
-        raise
     text = read_config_file(path)
     overrides = [one for one in overrides if not (one.startswith("run_dir=") and sets_null(one))]  # where it lies
     config = parse_config(text, str(path), overrides, of_run=True)

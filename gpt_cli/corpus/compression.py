@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from gpt_cli.errors import UserError, require_package
-from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
+from gpt_cli.files.durable import CHUNK, read_chunks
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import format_size
 
 _SUFFIXES = (".bz2", ".gz", ".xz", ".zst")

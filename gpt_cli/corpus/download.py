@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from gpt_cli.errors import UserError
 from gpt_cli.files import require_space, sha256_file
-from gpt_cli.files.safe_io import require_regular_file, translate_os_errors
+from gpt_cli.files.durable import require_regular_file
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import format_size
 
 DownloadProgress = Callable[[int, int], None]

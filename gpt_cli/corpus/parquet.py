@@ -13,7 +13,8 @@ from typing import IO, Any
 from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
 from gpt_cli.corpus.records import LONGEST_RECORD, Record, twice_error
 from gpt_cli.errors import UserError, first_line, require_package
-from gpt_cli.files.safe_io import CHUNK, translate_os_errors
+from gpt_cli.files.durable import CHUNK
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import format_size
 
 _INSTALL = "gpt-cli[data]"

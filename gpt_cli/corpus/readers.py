@@ -27,7 +27,8 @@ from gpt_cli.corpus.records import (
 )
 from gpt_cli.corpus.tables import read_rows
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files.safe_io import CHUNK, read_chunks, translate_os_errors
+from gpt_cli.files.durable import CHUNK, read_chunks
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import DocumentUnit
 from gpt_cli.terminal.words import format_size
 

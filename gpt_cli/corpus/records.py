@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files.safe_io import CHUNK
+from gpt_cli.files.durable import CHUNK
 from gpt_cli.terminal.words import format_size
 
 Stream = tuple[str, Iterable[bytes]]

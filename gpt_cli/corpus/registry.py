@@ -13,6 +13,7 @@ from gpt_cli.corpus.download import DownloadProgress, download
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
+    DiskError,
     ExistsError,
     atomic_directory,
     cache_dir,
@@ -20,7 +21,7 @@ from gpt_cli.files import (
     verify_directory,
     write_file,
 )
-from gpt_cli.files.safe_io import DiskError, translate_os_errors
+from gpt_cli.files.os_errors import translate_os_errors
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gpt_cli.corpus.compression import expand, is_compressed
 from gpt_cli.corpus.records import parse_json_line
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
-from gpt_cli.files.safe_io import similar_paths
+from gpt_cli.files.locations import similar_paths
 from gpt_cli.terminal.words import format_size
 
 _LIMIT = 1 << 28  # bytes

@@ -32,7 +32,9 @@ from gpt_cli.corpus.readers import (
 from gpt_cli.corpus.records import Record, Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files.safe_io import CHUNK, similar_paths, translate_os_errors
+from gpt_cli.files.durable import CHUNK
+from gpt_cli.files.locations import similar_paths
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import plural
 
 _T = TypeVar("_T")

@@ -11,10 +11,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Final, Literal
+from typing import IO, Annotated, Any, BinaryIO, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.split import SPLITS, Split
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, NewFile, atomic_directory, read_directory, write_file
+from gpt_cli.files import DamagedError, atomic_directory, read_directory, write_file
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import SplitBy
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
@@ -199,7 +200,7 @@ class StoreWriter:
         self._directory = directory
         self.tokenizer = tokenizer
         self._shards: dict[Split, list[_Shard]] = {}
-        self._open: dict[Split, NewFile] = {}
+        self._open: dict[Split, BinaryIO] = {}
 
     def append(self, split: Split, ids: Tokens) -> None:
         """Write the next ids of a split. Raises DiskError if they cannot be written."""
@@ -208,11 +209,14 @@ class StoreWriter:
         while len(ids):
             if split not in self._open:
                 shards.append(_Shard(f"{split}-{len(shards):05}.npy", 0))
-                self._open[split] = NewFile(self._directory / shards[-1].file)
-                self._open[split].write(_header(ids.dtype, 0))
             size = shards[-1].tokens
             piece, ids = ids[: SHARD_TOKENS - size], ids[SHARD_TOKENS - size :]
-            self._open[split].write(to_little_endian(piece).data.cast("B"))
+            path = self._directory / shards[-1].file
+            with translate_os_errors("write", path):
+                if split not in self._open:
+                    self._open[split] = path.open("xb")
+                    self._open[split].write(_header(ids.dtype, 0))
+                self._open[split].write(to_little_endian(piece).data.cast("B"))
             shards[-1] = _Shard(shards[-1].file, size + len(piece))
             if shards[-1].tokens == SHARD_TOKENS:
                 self._close(split)
@@ -237,12 +241,14 @@ class StoreWriter:
 
     def abort(self) -> None:
         for file in self._open.values():
-            file.abort()
+            with suppress(OSError):  # of what it has not written yet
+                file.close()
 
     def _close(self, split: Split) -> None:
-        file = self._open.pop(split)
-        file.overwrite_header(_header(token_dtype(self.tokenizer.vocab_size), self._shards[split][-1].tokens))
-        file.close()
+        shard = self._shards[split][-1]
+        with translate_os_errors("write", self._directory / shard.file), self._open.pop(split) as file:
+            file.seek(0)
+            file.write(_header(token_dtype(self.tokenizer.vocab_size), shard.tokens))
 
 
 @contextmanager

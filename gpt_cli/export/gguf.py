@@ -20,7 +20,7 @@ from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.names import name, named_tensors
 from gpt_cli.export.vocabulary import tokenizer_json
 from gpt_cli.files import ExistsError, replace_file
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.model.parameters import gate_up_rows, qkv_rows
 from gpt_cli.model.position import rotary_frequencies
 from gpt_cli.run.load_model import LoadedRun

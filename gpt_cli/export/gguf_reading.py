@@ -33,7 +33,7 @@ from gpt_cli.export.hf_config import LONGEST_CONTEXT, mlp_ratio
 from gpt_cli.export.import_hf import convert_tensors, create_imported
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.vocabulary import parse_exported
-from gpt_cli.files.safe_io import similar_paths
+from gpt_cli.files.locations import similar_paths
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
 from gpt_cli.tokenizer.loader import parse_tokenizer

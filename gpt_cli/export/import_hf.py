@@ -23,7 +23,7 @@ from gpt_cli.export.hf_config import read_model
 from gpt_cli.export.layout import Layout
 from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
-from gpt_cli.files import DamagedError, check_listed, read_file
+from gpt_cli.files import read_file, verify_files
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.directory import create_imported_run
 from gpt_cli.run.find_run import is_run
@@ -86,7 +86,7 @@ def read_huggingface(directory: Path) -> ForeignModel:
     config_path = directory / CONFIG
     if not config_path.exists() and is_run(str(directory)):
         raise _no_import(directory)
-    check_sums(directory, _files_read(directory))
+    verify_files(directory, _files_read(directory))
     file = read_json(config_path)
     task = read_labels(file, str(config_path)) if is_classifier(file) else None
     layout, model = read_model(file, str(config_path))
@@ -188,16 +188,6 @@ def _files_read(directory: Path) -> set[str]:
     return {CONFIG, MODEL, *tokenizer, *TOKENIZER_FILES} | (set() if (directory / MODEL).is_file() else {INDEX})
 
 
-def check_sums(directory: Path, names: set[str]) -> None:
-    """Raise DamagedError unless those of `names` that are listed in SHA256SUMS, if there is one, match it."""
-    try:
-        check_listed(directory, names, follow=True)  # in the cache of the hub all files are links
-    except DamagedError as error:
-        if error.where is not None:  # of a malformed line, which another program may have written
-            error.hint = "a line is a SHA-256, two spaces and a name; without the file nothing is compared"
-        raise
-
-
 def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path.parent} holds no model: {path.name} is missing")
@@ -255,7 +245,7 @@ def _shards(directory: Path) -> list[Path]:
     for name in sorted(files):
         if not (directory / name).is_file():
             raise UserError(f"{name} is missing", where=str(directory / INDEX))
-    check_sums(directory, files)
+    verify_files(directory, files)
     return [directory / name for name in sorted(files)]
 
 

@@ -28,7 +28,6 @@ from gpt_cli.export.class_layouts import choose_class_layout, class_shapes
 from gpt_cli.export.huggingface import DTYPES, DType
 from gpt_cli.export.import_hf import (
     ForeignModel,
-    check_sums,
     convert_tensors,
     find_model,
     read_floats,
@@ -38,8 +37,8 @@ from gpt_cli.export.import_hf import (
 from gpt_cli.export.layout import Layout, choose_layout
 from gpt_cli.export.names import Tensors, named_tensors
 from gpt_cli.export.numbers import Range
-from gpt_cli.files import commit_files
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files import commit_files, verify_files
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.model.sequence_classifier import HEAD
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.checkpoint import Checkpoint
@@ -209,7 +208,7 @@ def import_peft(
     if something is missing or `run_dir` exists, UserError for an adapter that is no plain LoRA, or a damaged one.
     """
     directory = Path(source)
-    check_sums(directory, {CONFIG, FACTORS})
+    verify_files(directory, {CONFIG, FACTORS})
     file = read_json(directory / CONFIG)
     location = str(directory / CONFIG)
     _check_config(file, location)

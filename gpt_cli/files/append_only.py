@@ -5,16 +5,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from gpt_cli.files.safe_io import (
+from gpt_cli.files.durable import (
     BINARY,
     NO_FOLLOW,
     read_file,
     replace_file,
     require_regular_file,
     sync_directory,
-    translate_os_errors,
     write_all,
 )
+from gpt_cli.files.os_errors import translate_os_errors
 
 
 class AppendOnlyFile(AbstractContextManager["AppendOnlyFile"]):
@@ -35,7 +35,7 @@ class AppendOnlyFile(AbstractContextManager["AppendOnlyFile"]):
 
     def rewrite(self, lines: list[str]) -> None:
         """Replace the whole file, atomically, by `lines`."""
-        replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
+        replace_file(self.path, "".join(f"{line}\n" for line in lines).encode("utf-8", errors="surrogateescape"))
         descriptor = self._open()  # before the old one is closed: if that fails, `close` still has a descriptor
         self.close()
         self._descriptor = descriptor
@@ -67,15 +67,8 @@ class AppendOnlyFile(AbstractContextManager["AppendOnlyFile"]):
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, text) for each complete line; a last line without a newline is not.
 
-    A file that does not exist has no lines.
+    A file that does not exist has no lines. Bytes that are not UTF-8 become lone surrogates; `rewrite` turns them back.
     """
-    if not path.exists():
-        return
-    *lines, _unfinished = read_file(path).decode("utf-8", errors="replace").split("\n")
-    yield from enumerate(lines, start=1)
-
-
-def read_unfinished_line(path: Path) -> tuple[int, str]:
-    """(number, text) of a last line without a newline; its text is "" if there is none, or no file."""
-    lines = read_file(path).decode("utf-8", errors="replace").split("\n") if path.exists() else [""]
-    return len(lines), lines[-1]
+    if path.exists():
+        *lines, _unfinished = read_file(path).decode("utf-8", errors="surrogateescape").split("\n")
+        yield from enumerate(lines, start=1)

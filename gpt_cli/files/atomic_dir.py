@@ -1,13 +1,14 @@
-"""Create directories atomically, with checksums; they are removed by one rename.
+"""Create directories atomically, with checksums; remove them by one rename.
 
-The commit: every file is written and flushed, SHA256SUMS last (`sha256sum -c SHA256SUMS` verifies it); then the
-temporary directory is flushed, renamed to its final name, and its parent flushed. So a directory with the final name is
-complete; a crash leaves only `.tmp-*` and `.trash-*`, which are ignored.
+A committed directory has exactly the files of its SHA256SUMS (`sha256sum -c SHA256SUMS` verifies it). The commit: every
+file is written and flushed, SHA256SUMS last; then the temporary directory is flushed, renamed to its final name, and
+its parent flushed. So a directory with the final name is complete; a crash leaves only `.tmp-*` and `.trash-*`.
 """
 
 import errno
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import time
@@ -16,21 +17,32 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.safe_io import (
-    NO_FOLLOW,
-    DiskError,
+from gpt_cli.files.durable import (
     list_directory,
     make_directory,
+    read_chunks,
     sha256_file,
     sync_directory,
-    translate_os_errors,
+    sync_file,
     write_file,
 )
-from gpt_cli.files.sums import SUMS, DamagedError, format_sums, read_member, read_sums
+from gpt_cli.files.os_errors import DiskError, translate_os_errors
 
-_TEMPORARY = ".tmp-"
-_TRASH = ".trash-"
+SUMS = "SHA256SUMS"
+_SUMS_LIMIT = 1 << 20
+_LINE = re.compile(r"([0-9a-f]{64})  ([A-Za-z0-9_][A-Za-z0-9._-]*)")  # as `sha256sum` writes them
+_TEMPORARY, _TRASH = ".tmp-", ".trash-"
 _CLOCK_TICK = 50_000_000  # nanoseconds: coarser than the timestamps of file systems
+
+VerifiedFiles = set[tuple[str, int, int, int, int, int, str]]
+"""Path, stat results and SHA-256 of files that this process has verified.
+
+A flipped bit on the disk, which leaves the stat result as it is, is not noticed by them: what is loaded is always read.
+"""
+
+
+class DamagedError(UserError):
+    """The files differ from those written: a flipped bit, a missing or an unexpected file."""
 
 
 class ExistsError(UserError):
@@ -49,7 +61,7 @@ def atomic_directory(final: Path, *, replace: bool = False) -> Iterator[Path]:
         yield temporary
         sums = {name: sha256_file(temporary / name) for name in list_directory(temporary)}
         for name in sums:
-            _flush(temporary / name)
+            sync_file(temporary / name)
         _commit(temporary, final, sums, replace=replace)
 
 
@@ -60,41 +72,22 @@ def commit_files(final: Path, contents: Mapping[str, bytes | Iterable[bytes]], *
         _commit(temporary, final, sums, replace=replace)
 
 
-class ChecksumCache:
-    """The stat results of files whose checksums this process has verified: unchanged files are not read again.
-
-    A bit flip on the disk, which leaves the stat result as it is, is not detected; so files that are loaded are always
-    verified in full.
-    """
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, int, int, int, int, int, str]] = set()
-
-    def is_valid(self, path: Path, sha256: str) -> bool:
-        """True if `path` was verified to have this checksum, and has not changed since."""
-        return (*_stat_key(path), sha256) in self._known
-
-    def add(self, path: Path, sha256: str, before: tuple[str, int, int, int, int, int], began: int) -> None:
-        """Add a file that has this checksum; `before` is its stat key when reading it `began` (in nanoseconds).
-
-        It is not added if it changed meanwhile, or so shortly before that a later change could have the same timestamp.
-        """
-        if before == _stat_key(path) and max(before[-2:]) < began - _CLOCK_TICK:
-            self._known.add((*before, sha256))
-
-
-def verify_directory(path: Path, verified: ChecksumCache | None = None) -> None:
+def verify_directory(path: Path, verified: VerifiedFiles | None = None) -> None:
     """Raise DamagedError, naming file and reason, unless `path` has exactly the files of its SHA256SUMS.
 
-    Files in `verified` are not read again; those that are read are added to it.
+    Files that are in `verified` and unchanged are not read again; those that are read are added to it.
     """
     for name, sha256 in _read_manifest(path).items():
         if verified is None:
-            _verified(path / name, sha256, return_contents=False)
-        elif not verified.is_valid(path / name, sha256):
-            before, began = _stat_key(path / name), time.time_ns()
-            _verified(path / name, sha256, return_contents=False)
-            verified.add(path / name, sha256, before, began)
+            _verified(path / name, sha256)
+            continue
+        before, began = _stat_key(path / name), time.time_ns()
+        if (*before, sha256) in verified:
+            continue
+        _verified(path / name, sha256)
+        # Not if it changed meanwhile, or so shortly before that a later change could have the same timestamp.
+        if before == _stat_key(path / name) and max(before[-2:]) < began - _CLOCK_TICK:
+            verified.add((*before, sha256))
 
 
 def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
@@ -103,30 +96,31 @@ def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
     Raises DamagedError for a missing, unexpected or altered file, and for a name that SHA256SUMS does not list.
     """
     sums = _read_manifest(path, names)
-    contents: dict[str, bytes] = {}
-    for name, sha256 in sums.items():
-        data = _verified(path / name, sha256, return_contents=name in names)
-        if data is not None:
-            contents[name] = data
-    return contents
+    contents = {name: _verified(path / name, sha256, keep=name in names) for name, sha256 in sums.items()}
+    return {name: data for name, data in contents.items() if name in names}
 
 
-def _read_manifest(path: Path, names: Collection[str] = ()) -> dict[str, str]:
-    """SHA256SUMS of the directory `path`. Raises DamagedError unless it has exactly these files, `names` among them."""
-    sums = read_sums(path)
-    present = set(list_directory(path)) - {SUMS}
-    if missing := sorted((set(sums) | set(names)) - present):
-        raise DamagedError(f"{path} is damaged: {missing[0]} is missing")
-    if unexpected := sorted(present - set(sums)):
-        raise DamagedError(f"{path} is damaged: {unexpected[0]} does not belong to it")
+def verify_files(path: Path, names: Collection[str]) -> None:
+    """Raise DamagedError unless those of the files `names` match that SHA256SUMS of `path` lists, if there is one.
+
+    For a directory that came from elsewhere: others may have added files, and links are followed.
+    """
+    sums = read_sums(path, follow=True) if os.path.lexists(path / SUMS) else {}
+    for name in sorted(sums.keys() & set(names)):
+        _verified(path / name, sums[name], follow=True)
+
+
+def read_sums(path: Path, *, follow: bool = False) -> dict[str, str]:
+    """Return SHA256SUMS of the directory `path`: {file name: hex}. Raises DamagedError if missing or malformed."""
+    file = path / SUMS
+    text = b"".join(_read_member(file, follow=follow, limit=_SUMS_LIMIT)).decode("utf-8", errors="replace")
+    sums: dict[str, str] = {}
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in sums or not text.endswith("\n"):
+            raise DamagedError(f"{path} is damaged: {SUMS} has a malformed line", where=f"{file}:{number}")
+        sums[match[2]] = match[1]
     return sums
-
-
-def _stat_key(path: Path) -> tuple[str, int, int, int, int, int]:
-    """The cache key of the file `path`: name, device, inode, size, times of its contents and its inode."""
-    with translate_os_errors("look at", path):
-        status = os.lstat(path)
-    return str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def remove_directory(path: Path) -> None:
@@ -174,7 +168,7 @@ def _temporary_directory(final: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _commit(temporary: Path, final: Path, sums: Mapping[str, str], *, replace: bool) -> None:
-    write_file(temporary / SUMS, format_sums(sums.items()))
+    write_file(temporary / SUMS, _format_sums(sums))
     sync_directory(temporary)
     with translate_os_errors("create", final):
         replaced = _move_to_trash(final) if replace and final.is_dir() else None
@@ -197,23 +191,63 @@ def _move_to_trash(path: Path) -> Path:
     return trash
 
 
-def _flush(path: Path) -> None:
-    with translate_os_errors("flush", path):
-        descriptor = os.open(path, os.O_RDWR | NO_FOLLOW)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _format_sums(sums: Mapping[str, str]) -> bytes:
+    lines = [f"{sha256}  {name}" for name, sha256 in sorted(sums.items())]
+    if invalid := [line for line in lines if not _LINE.fullmatch(line)]:
+        raise ValueError(f"not a name for a file with a sum: {invalid[0]!r}")
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _verified(path: Path, sha256: str, *, return_contents: bool) -> bytes | None:
-    """Verify `path`; returns its contents if `return_contents`. Raises DamagedError for another checksum."""
+def _read_manifest(path: Path, names: Collection[str] = ()) -> dict[str, str]:
+    """SHA256SUMS of the directory `path`. Raises DamagedError unless it has exactly these files, `names` among them."""
+    sums = read_sums(path)
+    present = set(list_directory(path)) - {SUMS}
+    if missing := sorted((set(sums) | set(names)) - present):
+        raise DamagedError(f"{path} is damaged: {missing[0]} is missing")
+    if unexpected := sorted(present - set(sums)):
+        raise DamagedError(f"{path} is damaged: {unexpected[0]} does not belong to it")
+    return sums
+
+
+def _stat_key(path: Path) -> tuple[str, int, int, int, int, int]:
+    """Name, device, inode, size, and the times of the contents and of the inode of the file `path`."""
+    with translate_os_errors("look at", path):
+        status = os.lstat(path)
+    return str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _verified(path: Path, sha256: str, *, keep: bool = False, follow: bool = False) -> bytes:
+    """Verify the file `path`; returns its contents, or b"" unless `keep`. Raises DamagedError for another checksum."""
     digest = hashlib.sha256()
     contents = bytearray()
-    for chunk in read_member(path):
+    for chunk in _read_member(path, follow=follow):
         digest.update(chunk)
-        if return_contents:
+        if keep:
             contents += chunk
     if digest.hexdigest() != sha256:
         raise DamagedError(f"{path.parent} is damaged: {path.name} does not match its SHA-256")
-    return bytes(contents) if return_contents else None
+    return bytes(contents)
+
+
+def _read_member(path: Path, *, follow: bool, limit: int | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file of a directory with checksums.
+
+    Raises DamagedError if it is missing, a device, a bad sector, larger than `limit` and, unless `follow`, a link.
+    """
+    size = 0
+    with translate_os_errors("read", path):
+        try:
+            for chunk in read_chunks(path, follow=follow):
+                size += len(chunk)
+                if limit is not None and size > limit:
+                    raise DamagedError(f"{path.parent} is damaged: {path.name} is too large")
+                yield chunk
+        except DiskError as error:
+            raise DamagedError(f"{path.parent} is damaged: {path.name} is not a file") from error
+        except FileNotFoundError as error:
+            raise DamagedError(f"{path.parent} is damaged: {path.name} is missing") from error
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.ELOOP):
+                raise
+            reason = (error.strerror or "").lower()  # as in other messages
+            raise DamagedError(f"{path.parent} is damaged: {path.name} cannot be read ({reason})") from error

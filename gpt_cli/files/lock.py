@@ -8,17 +8,11 @@ import sys
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gpt_cli.errors import UserError
-from gpt_cli.files.safe_io import (
-    BINARY,
-    NO_FOLLOW,
-    DiskError,
-    read_file,
-    require_regular_file,
-    translate_os_errors,
-    write_all,
-)
+from gpt_cli.files.durable import BINARY, NO_FOLLOW, read_file, require_regular_file, write_all
+from gpt_cli.files.os_errors import DiskError, reason_of, translate_os_errors
 
 if sys.platform == "win32":
     import msvcrt
@@ -85,27 +79,46 @@ class DirectoryLock(AbstractContextManager["DirectoryLock"]):
         except OSError as error:
             directory = self.path.parent
             if error.errno in _NO_LOCKS:
-                reason = (error.strerror or str(error)).lower()
                 raise DiskError(
-                    f"cannot lock {self.path}: the file system has no locks ({reason}), and without one two runs could"
-                    " write there at once"
+                    f"cannot lock {self.path}: the file system has no locks ({reason_of(error, self.path)}), and"
+                    " without one two runs could write there at once"
                 ) from error
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK):
                 raise
             raise LockedError(f"another process is writing to {directory} ({_describe_holder(self.path)})") from error
 
 
+def is_locked(directory: Path) -> bool:
+    """True if a process holds the lock of `directory`; it is tried only if the process that it names may be alive."""
+    try:
+        holder = _read_holder(directory / "lock")
+        if holder["host"] == socket.gethostname():
+            os.kill(int(holder["pid"]), 0)
+    except PermissionError:  # alive, of another user
+        pass
+    except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError):
+        return False
+    try:
+        DirectoryLock(directory, write=False).release()
+    except LockedError:
+        return True
+    except UserError:  # not ours to lock
+        return False
+    return False
+
+
 def _holder() -> dict[str, str | int]:
-    return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
+
+
+def _read_holder(path: Path) -> dict[str, Any]:
+    return dict(json.loads(read_file(path, limit=4096)))
 
 
 def _describe_holder(path: Path) -> str:
     try:
-        holder = json.loads(read_file(path, limit=4096))
+        holder = _read_holder(path)
         return f"process {holder['pid']} on {holder['host']}, since {holder['started']}"
     except (ValueError, TypeError, KeyError):  # just created, or overwritten
         return "holder unknown"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
-from gpt_cli.files.output_path import require_writable
+from gpt_cli.files.locations import require_writable
 from gpt_cli.terminal.escape import escape_control_chars
 
 # Okabe and Ito (2008): distinguishable by people with any colour vision. Without yellow, too pale for a thin line.

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 
 from gpt_cli.errors import RequestError
 from gpt_cli.files import replace_file
-from gpt_cli.files.output_path import require_writable
+from gpt_cli.files.locations import require_writable
 from gpt_cli.terminal.escape import escape_control_chars
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -12,11 +12,10 @@ from typing import Any
 from gpt_cli.config import Config, load_config, to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.errors import UserError, first_line
-from gpt_cli.files import check_listed, list_directory
+from gpt_cli.files import is_locked, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
 from gpt_cli.run.find_run import refuse_without_record
-from gpt_cli.run.is_training import is_training
 from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import last_logged_step, read_events, read_metrics
 from gpt_cli.run.resume import may_change
@@ -67,7 +66,6 @@ def list_runs(folder: Path) -> list[RunLine]:
     broken: dict[Path, RunLine] = {}
     for run in runs:
         try:
-            check_listed(run)
             configs[run] = load_config(run / CONFIG)
         except UserError as error:
             broken[run] = _failed(run, first_line(error), error.__cause__)
@@ -183,7 +181,7 @@ def _without_record(folders: Iterable[Path]) -> dict[Path, RunLine]:
     lines: dict[Path, RunLine] = {}
     for folder in folders:
         try:
-            if not is_training(folder):
+            if not is_locked(folder):
                 refuse_without_record(folder)
         except UserError as error:
             lines[folder] = _failed(folder, error.message, error.__cause__)
@@ -209,7 +207,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _state(run: Path, steps: int | None, of_steps: int) -> str:
-    if is_training(run):
+    if is_locked(run):
         return "training"
     if steps is None:
         return "lost" if last_logged_step(run) else "new"

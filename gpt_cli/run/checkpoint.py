@@ -1,4 +1,4 @@
-"""Checkpoints: self-contained, verified directories from which training goes on and text is sampled.
+"""Checkpoints: self-contained, verified directories from which training resumes and text is sampled.
 
     checkpoints/step-00001000/
         model.safetensors optimizer.safetensors state.json config.yaml tokenizer.json SHA256SUMS
@@ -25,9 +25,9 @@ from gpt_cli.config import Config, dump_config, parse_config
 from gpt_cli.config.paths import rooted
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import (
-    ChecksumCache,
     DamagedError,
     DiskError,
+    VerifiedFiles,
     commit_files,
     list_directory,
     make_directory,
@@ -51,15 +51,16 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 _NAME = re.compile(r"step-(\d{8,})")
 _STATE_LIMIT = 1 << 20
+_STATE_TYPES = {"format": int, "step": int, "tokenizer_digest": str}
 _LARGEST_TABLES = 1 << 26  # bytes; large models may have more
-_VERIFIED = ChecksumCache()  # what this process has read: each save would read the checkpoints before it again
+_VERIFIED: VerifiedFiles = set()  # what this process has read: each save would read the checkpoints before it again
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A verified checkpoint. `state` is what training added to it; the tensors are on the CPU.
 
-    Torch is imported where tensors are asked for: writing text needs but the arrays.
+    Torch is imported where tensors are asked for: sampling needs the arrays alone.
     """
 
     path: Path
@@ -79,32 +80,25 @@ class Checkpoint:
 
     @property
     def val_loss(self) -> float | None:
-        """The validation loss that training wrote beside it; None if it did not measure one."""
+        """The validation loss that training measured; None if it measured none."""
         value = self.state.get("val_loss")
         return value if _is_number(value) else None
 
     def get_float(self, name: str, largest: float = sys.float_info.max) -> float:
-        """The number `name` of the state. Raises DamagedError if it is no number, or beyond `largest`."""
+        """Return the number `name` of the state. Raises DamagedError if it is no number, or beyond `largest`."""
         value = self.state.get(name)
         if not _is_number(value) or abs(value) > largest:
             raise DamagedError(f"{self.path} is damaged: {STATE} does not say {name}")
         return float(value)
 
     def optimizer_tensors(self) -> "dict[str, Tensor]":
-        """The optimizer's tensors, read (and verified again) now: only training needs them."""
+        """Read the optimizer's tensors, and verify them again: only training needs them."""
         from gpt_cli.run.tensors import unpack_tensors  # noqa: PLC0415
 
-        data = read_directory(self.path, {OPTIMIZER})[OPTIMIZER]
-        return unpack_tensors(data, str(self.path / OPTIMIZER))
+        return unpack_tensors(read_directory(self.path, {OPTIMIZER})[OPTIMIZER], str(self.path / OPTIMIZER))
 
 
-def checkpoints_dir(run_dir: Path) -> Path:
-    return run_dir / "checkpoints"
-
-
-def checkpoint_path(run_dir: Path, step: int) -> Path:
-    """The directory of the checkpoint of `step`, whether there is one or not."""
-    return checkpoints_dir(run_dir) / f"step-{step:08d}"
+# Written
 
 
 def save(
@@ -134,12 +128,12 @@ def save(
         CONFIG: dump_config(config).encode(),
         TOKENIZER: tokenizer.to_json().encode(),
     }
-    parent = checkpoints_dir(run_dir)
+    parent, path = checkpoints_dir(run_dir), checkpoint_path(run_dir, step)
     if parent.is_symlink():
         raise DiskError(f"cannot write {parent}: a symbolic link stands there, which is never written through")
-    path = checkpoint_path(run_dir, step)
     if path.exists() and _is_intact(path):
-        if not _same_tensors(path, contents):
+        sums = read_sums(path)  # of tensors alone: the state may hold times, which do not repeat
+        if any(sums[name] != hashlib.sha256(contents[name]).hexdigest() for name in (MODEL, OPTIMIZER)):
             raise UserError(f"{path} holds step {step} of another course of training", kind="another run")
         return path
     make_directory(parent)
@@ -149,13 +143,36 @@ def save(
     return path
 
 
+def prune(run_dir: Path, keep: int) -> list[Path]:
+    """Remove all checkpoints but the newest `keep` and the best one, and return what was removed.
+
+    Only intact ones count, and what stays is verified before anything is removed; a damaged one that is newer
+    than the oldest kept stays too. Needs the run's lock.
+    """
+    paths = list_checkpoints(run_dir)
+    if len(paths) <= keep:
+        return []
+    is_intact = cache(_is_intact)
+    intact = list(islice(filter(is_intact, paths), keep))
+    if not intact:
+        return []
+    spared = {*paths[: paths.index(intact[-1]) + 1], best_checkpoint(run_dir, is_intact)}
+    removed = [path for path in paths if path not in spared]
+    for path in removed:
+        remove_directory(path)
+    return removed
+
+
+# Verified and read
+
+
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in the directory `path`, wherever that was copied to.
+    """Load the checkpoint in the directory `path`, wherever that was copied to.
 
     Raises DamagedError unless every file verifies, UserError if it was written by a newer `gpt`.
     """
     contents = read_directory(path, {MODEL, CONFIG, TOKENIZER, STATE})
-    state = _parse_verified_state(path, contents[STATE])
+    state = _check_state(path, contents[STATE])
     try:
         tokenizer = parse_tokenizer(contents[TOKENIZER].decode())
     except (ValueError, RecursionError) as error:
@@ -177,20 +194,8 @@ def load(path: Path) -> Checkpoint:
     )
 
 
-def _refuse_giant(config: Config, size: int) -> None:
-    """Raise UserError if positions alone would take far more memory than the weights, which are of that `size`.
-
-    The tables of sines and cosines are not in the checkpoint, so only the config says how long they are.
-    """
-    width = {"rope": config.model.head_dim, "sinusoidal": config.model.n_embd}.get(config.model.position, 0)
-    if (tables := 4 * config.model.context_length * width) > max(_LARGEST_TABLES, 4 * size):
-        raise UserError(
-            f"a context of {config.model.context_length:,} tokens takes {tables:,} bytes for positions alone"
-        )
-
-
 def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
-    """The newest checkpoint of the run that verifies; None if the run has none at all.
+    """Load the newest checkpoint of the run that verifies; None if the run has none at all.
 
     A trainer may commit and remove some meanwhile. Each damaged one that is newer is reported through `note`. Raises
     UserError if there are only damaged ones: starting again from nothing is not for us to decide.
@@ -212,86 +217,33 @@ def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
     return None
 
 
-def saved_state(run_dir: Path, step: int | None) -> dict[str, Any]:
-    """The training state saved with the checkpoint of `step`; {} for None."""
-    if step is None:
-        return {}
-    path = checkpoint_path(run_dir, step)
-    return _parse_state(read_file(path / STATE, _STATE_LIMIT), path)
-
-
-def list_checkpoints(run_dir: Path) -> list[Path]:
-    """The committed checkpoints of the run, newest first; they are not verified."""
-    parent = checkpoints_dir(run_dir)
-    names = [name for name in list_directory(parent) if _NAME.fullmatch(name)]
-    paths = [parent / name for name in sorted(names, key=_step_of, reverse=True)]
-    return [path for path in paths if path.is_dir() and not path.is_symlink()]
-
-
-def checkpoint_step(path: Path) -> int:
-    """The step of a checkpoint directory of a run, by its name."""
-    return _step_of(path.name)
-
-
-def is_checkpoint(path: Path) -> bool:
-    """True if the directory `path` is a checkpoint, by its looks."""
-    return (path / STATE).is_file() and (path / MODEL).is_file()
-
-
-def best_checkpoint(run_dir: Path) -> Path | None:
-    """The intact checkpoint with the lowest `val_loss` that is finite, the newest of equals."""
-    return _best_where(run_dir, _is_intact)
-
-
-def rank_checkpoints(run_dir: Path) -> list[tuple[float, Path]]:
-    """(`val_loss`, checkpoint), the lowest first, of those that have a finite one; they are not verified."""
-    scored = []
+def verified_copy(run_dir: Path, name: str) -> Path | None:
+    """Find the file `name` in the newest checkpoint in which it verifies: what decides numbers is read from there."""
     for path in list_checkpoints(run_dir):
         try:
-            val_loss = _parse_state(read_file(path / STATE, _STATE_LIMIT), path).get("val_loss")
-        except UserError:  # damaged or unreadable: it cannot be the best
+            if hashlib.sha256(read_file(path / name)).hexdigest() == read_sums(path).get(name):
+                return path / name
+        except UserError:  # damaged, or removed by a trainer meanwhile
             continue
-        if _is_number(val_loss):
-            scored.append((val_loss, path))
-    return sorted(scored, key=itemgetter(0))  # of equals the newest stays first
+    return None
 
 
-def prune(run_dir: Path, keep: int) -> list[Path]:
-    """Remove all checkpoints but the newest `keep` and the best one, and return what was removed.
-
-    Only intact ones count, and what stays is verified before anything is removed; a damaged one that is newer
-    than the oldest kept stays too. Needs the run's lock.
-    """
-    paths = list_checkpoints(run_dir)
-    if len(paths) <= keep:
-        return []
-    is_intact = cache(_is_intact)
-    intact = list(islice(filter(is_intact, paths), keep))
-    if not intact:
-        return []
-    spared = {*paths[: paths.index(intact[-1]) + 1], _best_where(run_dir, is_intact)}
-    removed = [path for path in paths if path not in spared]
-    for path in removed:
-        remove_directory(path)
-    return removed
-
-
-def _best_where(run_dir: Path, accepted: Callable[[Path], bool]) -> Path | None:
-    """The `accepted` checkpoint with the lowest `val_loss`. It is called in order of loss, until it is true."""
-    return next((path for _, path in rank_checkpoints(run_dir) if accepted(path)), None)
+def saved_state(run_dir: Path, step: int | None) -> dict[str, Any]:
+    """Return the training state saved with the checkpoint of `step`; {} for None."""
+    return {} if step is None else _read_state(checkpoint_path(run_dir, step))
 
 
 def _is_intact(path: Path) -> bool:
     """True if the checkpoint verifies; its files are read once, and again when they have changed."""
     try:
         verify_directory(path, _VERIFIED)
-        _parse_verified_state(path, read_file(path / STATE, _STATE_LIMIT))
+        _check_state(path, read_file(path / STATE, _STATE_LIMIT))
     except DamagedError:
         return False
     return True
 
 
-def _parse_verified_state(path: Path, data: bytes) -> dict[str, Any]:
+def _check_state(path: Path, data: bytes) -> dict[str, Any]:
     """Parse state.json. Raises DamagedError if a file is missing, or the step differs from the directory's name."""
     if absent := sorted({MODEL, OPTIMIZER, CONFIG, TOKENIZER} - read_sums(path).keys()):
         raise DamagedError(f"{path} is damaged: {absent[0]} is missing")
@@ -301,10 +253,9 @@ def _parse_verified_state(path: Path, data: bytes) -> dict[str, Any]:
     return state
 
 
-def _same_tensors(path: Path, contents: Mapping[str, bytes]) -> bool:
-    """True if the checkpoint `path` has these tensors; its state may tell times, which do not repeat."""
-    sums = read_sums(path)
-    return all(sums.get(name) == hashlib.sha256(contents[name]).hexdigest() for name in (MODEL, OPTIMIZER))
+def _read_state(path: Path) -> dict[str, Any]:
+    """Parse state.json of the checkpoint `path`, whose sums are not compared."""
+    return _parse_state(read_file(path / STATE, _STATE_LIMIT), path)
 
 
 def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
@@ -312,12 +263,27 @@ def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
         state = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {STATE} is not JSON ({error})") from error
-    types = {"format": int, "step": int, "tokenizer_digest": str}
-    if not isinstance(state, dict) or any(type(state.get(key)) is not kind for key, kind in types.items()):
-        raise DamagedError(f"{path} is damaged: {STATE} does not say {', '.join(types)}")
+    if not isinstance(state, dict) or any(type(state.get(key)) is not kind for key, kind in _STATE_TYPES.items()):
+        raise DamagedError(f"{path} is damaged: {STATE} does not say {', '.join(_STATE_TYPES)}")
     if state["format"] > FORMAT:
         raise UserError(f"{path} was written by a newer gpt (format {state['format']})")
     return state
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _refuse_giant(config: Config, size: int) -> None:
+    """Raise UserError if positions alone would take far more memory than the weights, which are of that `size`.
+
+    The tables of sines and cosines are not in the checkpoint, so only the config says how long they are.
+    """
+    width = {"rope": config.model.head_dim, "sinusoidal": config.model.n_embd}.get(config.model.position, 0)
+    if (tables := 4 * config.model.context_length * width) > max(_LARGEST_TABLES, 4 * size):
+        raise UserError(
+            f"a context of {config.model.context_length:,} tokens takes {tables:,} bytes for positions alone"
+        )
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -325,9 +291,49 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and abs(value) <= sys.float_info.max and math.isfinite(value)
 
 
-def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number in JSON")
+# Listed and chosen
 
 
-def _step_of(name: str) -> int:
-    return int(name.removeprefix("step-"))
+def checkpoints_dir(run_dir: Path) -> Path:
+    return run_dir / "checkpoints"
+
+
+def checkpoint_path(run_dir: Path, step: int) -> Path:
+    """Return the directory of the checkpoint of `step`, whether it exists or not."""
+    return checkpoints_dir(run_dir) / f"step-{step:08d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """Return the step of a checkpoint directory of a run, by its name."""
+    return int(path.name.removeprefix("step-"))
+
+
+def list_checkpoints(run_dir: Path) -> list[Path]:
+    """List the committed checkpoints of the run, newest first; they are not verified."""
+    parent = checkpoints_dir(run_dir)
+    paths = [parent / name for name in list_directory(parent) if _NAME.fullmatch(name)]
+    paths = [path for path in paths if path.is_dir() and not path.is_symlink()]
+    return sorted(paths, key=checkpoint_step, reverse=True)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """True if the directory `path` is a checkpoint, by its looks."""
+    return (path / STATE).is_file() and (path / MODEL).is_file()
+
+
+def best_checkpoint(run_dir: Path, is_intact: Callable[[Path], bool] = _is_intact) -> Path | None:
+    """Find the intact checkpoint with the lowest `val_loss` that is finite, the newest of equals."""
+    return next((path for _, path in rank_checkpoints(run_dir) if is_intact(path)), None)
+
+
+def rank_checkpoints(run_dir: Path) -> list[tuple[float, Path]]:
+    """List (`val_loss`, checkpoint), the lowest first, of those that have a finite one; they are not verified."""
+    scored = []
+    for path in list_checkpoints(run_dir):
+        try:
+            val_loss = _read_state(path).get("val_loss")
+        except UserError:  # damaged or unreadable: it cannot be the best
+            continue
+        if _is_number(val_loss):
+            scored.append((val_loss, path))
+    return sorted(scored, key=itemgetter(0))  # of equals the newest stays first

@@ -1,12 +1,12 @@
 """A run's directory: what belongs in it, who may write to it, and which requests fit it.
 
     config.yaml tokenizer.json data.json run.json   written once; config.yaml again when a key changed that may
-    SHA256SUMS                                      of these four
     lock                                            held by the one process that trains here
     metrics.jsonl samples.jsonl events.jsonl        see `log`
     checkpoints/                                    see `checkpoint`
 
-run.json is written last: without it the directory is not a run.
+run.json is written last: without it the directory is not a run. These are plain files, for people to read: what decides
+numbers is read from the verified copies in the checkpoints (`run_files`), with which an edited config.yaml is compared.
 """
 
 import json
@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -29,20 +29,20 @@ from gpt_cli.files import (
     DirectoryLock,
     DiskError,
     LockedError,
+    free_name,
     list_directory,
     make_directory,
     remove_stale_temp_dirs,
-    replace_listed,
-    write_listed,
+    replace_file,
 )
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, list_checkpoints
 from gpt_cli.run.find_run import refuse_nested
 from gpt_cli.run.lifecycle import RunLifecycle
 from gpt_cli.run.log import RunLog
 from gpt_cli.run.resume import Changes, check_resumed, moved
-from gpt_cli.run.run_files import DATA, RUN, check_run_files, free_name
+from gpt_cli.run.run_files import DATA, RUN
 from gpt_cli.run.sinks import open_sinks, require_sinks
 from gpt_cli.runtime.processor import physical_cores, processor_name
 from gpt_cli.tokenizer import Tokenizer
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
 
 _FORMAT = 1
-# If only these files exist, creating the run was interrupted.
-_UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, "SHA256SUMS", "lock"})
+_OLD_SUMS = "SHA256SUMS"  # of the files that are written once, up to version 0.2.0
+_UNFINISHED = frozenset({CONFIG, TOKENIZER, DATA, _OLD_SUMS, "lock"})  # alone: creating the run was interrupted
 _PACKAGES = ("gpt-cli", "torch", "numpy", "safetensors", "tokenizers")
 
 
@@ -63,7 +63,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     `config` is what is trained, as the run and its checkpoints keep it: with paths as they were first written.
 
-    A context manager: leaving it records how training ended, closes the log and lets go of the lock. A directory that
+    A context manager: leaving it records how training ended, closes the log and releases the lock. A directory that
     was made for a run that could not begin is removed: the corrected command would be refused as another config.
     """
 
@@ -93,7 +93,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             remove_stale_temp_dirs(path)
             changes: Changes = {}
             if (path / RUN).exists():
-                check_run_files(path)
                 changes = check_resumed(path, config, corpus)
             else:
                 _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
@@ -107,13 +106,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         return run
 
     def begin(self, step: int, device: str) -> None:
-        """Record what changes in the run's config, and that training goes on from `step` on `device`.
+        """Record what changes in the run's config, and that training resumes from `step` on `device`.
 
         Raises what RunLifecycle.begin raises.
         """
         if self._changes:
             self.log.event("config changed", keys=self._changes)
-            replace_listed(self.path, CONFIG, dump_config(self.config).encode())
+            replace_file(self.path / CONFIG, dump_config(self.config).encode())
+        with translate_os_errors("remove", self.path / _OLD_SUMS), suppress(FileNotFoundError):
+            os.unlink(self.path / _OLD_SUMS)
         self.lifecycle.begin(step, device)
 
     def save_checkpoint(
@@ -179,8 +180,7 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
     with DirectoryLock(path):
         try:
             saved = checkpoint.save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
-            data = {"source": source, "fingerprint": "", "splits": {}}
-            _write_metadata(path, config, tokenizer, data)
+            _write_metadata(path, config, tokenizer, {"source": source, "fingerprint": "", "splits": {}})
         except BaseException:  # a full disk, say: the same command is to work once there is space
             shutil.rmtree(path, ignore_errors=True)
             raise
@@ -213,26 +213,23 @@ def refuse_foreign(path: Path) -> None:
 
 
 def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict[str, Any]) -> None:
+    """Write the files that a run has from its beginning, run.json last."""
+    record = {
+        "format": _FORMAT,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "directory": os.getcwd(),
+        "machine": {"system": platform.platform(), "processor": processor_name(), "cores": physical_cores()},
+        "versions": package_versions(),
+    }
     contents = {
         CONFIG: dump_config(config),
         TOKENIZER: tokenizer.to_json(),
         DATA: _to_json(data),
-        RUN: _to_json(
-            {
-                "format": _FORMAT,
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                "command": sys.argv,
-                "directory": os.getcwd(),
-                "machine": {
-                    "system": platform.platform(),
-                    "processor": processor_name(),
-                    "cores": physical_cores(),
-                },
-                "versions": package_versions(),
-            }
-        ),
+        RUN: _to_json(record),
     }
-    write_listed(path, {name: text.encode() for name, text in contents.items()}, last=RUN)
+    for name, text in contents.items():
+        replace_file(path / name, text.encode())
 
 
 def _describe_data(corpus: "Corpus") -> dict[str, Any]:

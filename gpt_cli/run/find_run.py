@@ -8,8 +8,8 @@ from pathlib import Path
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, list_directory
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files import DamagedError, free_name, list_directory
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.run.checkpoint import (
     CONFIG,
     best_checkpoint,
@@ -17,7 +17,7 @@ from gpt_cli.run.checkpoint import (
     is_checkpoint,
     list_checkpoints,
 )
-from gpt_cli.run.run_files import DATA, RUN, check_run_files, free_name
+from gpt_cli.run.run_files import DATA, RUN
 
 BEST = "best"
 _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
@@ -33,10 +33,7 @@ def find_run(path: str | Path | None, *, check: bool = True) -> Path:
     """
     if path == "":
         raise RequestError("the name of a run is empty, which names nothing")
-    path = _newest_run(Path("runs")) if path is None else _find_named(Path(path))
-    if check and (path / RUN).is_file():
-        check_run_files(path)
-    return path
+    return _newest_run(Path("runs")) if path is None else _find_named(Path(path))
 
 
 def is_run(name: str) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.errors import Notify
-from gpt_cli.files import AppendOnlyFile, DamagedError, read_lines, read_unfinished_line
+from gpt_cli.files import AppendOnlyFile, DamagedError, read_lines
 from gpt_cli.run.sinks import Sinks
 
 METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
@@ -31,8 +31,6 @@ class RunLog(AbstractContextManager["RunLog"]):
     """The three files of a run, open for writing by the one process that trains it."""
 
     def __init__(self, run_dir: Path) -> None:
-        for name in (METRICS, SAMPLES, EVENTS):
-            _check_end(run_dir / name)  # before opening it removes what has no newline
         self._metrics = AppendOnlyFile(run_dir / METRICS)
         self._samples = AppendOnlyFile(run_dir / SAMPLES)
         self._events = AppendOnlyFile(run_dir / EVENTS)
@@ -128,7 +126,6 @@ def _read_records(path: Path, key: str = "step", kind: type = int) -> Iterator[t
             raise _damaged(path, number)
         record.pop("crc32", None)
         yield record, line
-    _check_end(path)
 
 
 def _is_whole(line: str) -> bool:
@@ -136,13 +133,6 @@ def _is_whole(line: str) -> bool:
     if (match := _SUM.search(line)) is None:
         return '"crc32": ' not in line
     return match[1] == "crc32" and zlib.crc32(f"{line[: match.start()]}}}".encode()) == int(match[2], 16)
-
-
-def _check_end(path: Path) -> None:
-    """Raise DamagedError if the last line is whole but for its newline, which became another character."""
-    number, end = read_unfinished_line(path)
-    if _SUM.search(end[:-1]) and _is_whole(end[:-1]):
-        raise _damaged(path, number)
 
 
 def _damaged(path: Path, number: int) -> DamagedError:

@@ -9,10 +9,10 @@ from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.load import uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
+from gpt_cli.files import is_locked
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
 from gpt_cli.run.find_run import config_now
-from gpt_cli.run.is_training import is_training
 from gpt_cli.run.log import last_logged_step, read_events
 from gpt_cli.terminal.words import plural
 
@@ -63,7 +63,7 @@ def build_torch_model(checkpoint: Checkpoint, device: Device) -> "GPT":
 
 def no_checkpoint(run: Path) -> RequestError:
     """The error for a `run` without a checkpoint: it is being trained, lost what it trained, or never began."""
-    if is_training(run):
+    if is_locked(run):
         return RequestError(f"{run} has no checkpoint yet: it is being trained")
     steps = last_logged_step(run)
     none = f"no checkpoint: the training of {plural(steps, 'step')} is lost" if steps else "no checkpoint yet"

@@ -1,4 +1,8 @@
-"""The changes of config, tokenizer and text that a resumed run allows, and those that it refuses."""
+"""The changes of config, tokenizer and text that a resumed run allows, and those that it refuses.
+
+The config that is asked for is compared with the run's config.yaml, and that with the verified copy in the checkpoint:
+an edited config.yaml is refused. Text and tokenizer are compared with what the checkpoint contains.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,14 +12,16 @@ from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import read_config_file, uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS, as_written, is_gone
 from gpt_cli.errors import RequestError
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, checkpoint_step, list_checkpoints
-from gpt_cli.run.run_files import DATA, read_fingerprint, run_of
+from gpt_cli.files import DamagedError
+from gpt_cli.run.checkpoint import CONFIG, Checkpoint, checkpoint_step, list_checkpoints
+from gpt_cli.run.run_files import read_fingerprint, run_of, tokenizer_file
 from gpt_cli.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from gpt_cli.corpus.prepare import Corpus  # which `gpt sample` need not load
 
 Changes = dict[str, tuple[Any, Any]]  # key -> the value there, the value here
+TEXT_SECTIONS = ("data.", "tokenizer.")  # keys that decide how a text is read
 
 RESUMABLE_CHANGES = frozenset(
     {
@@ -44,33 +50,38 @@ def may_change(key: str) -> bool:
 
 
 def with_own_tokenizer(config: Config) -> Config:
-    """`config` with the run's copy of `tokenizer.file`, if that file is gone and the run in `run_dir` began with it."""
+    """Replace a tokenizer.file that is gone by the copy of the run in `run_dir`, if the run began with that file."""
     run, file = run_of(config), config.tokenizer.file
-    if run is None or file is None or Path(file).exists() or not (run / TOKENIZER).is_file():
+    if run is None or file is None or Path(file).exists():
         return config
     written = parse_config(read_config_file(run / CONFIG), str(run / CONFIG), of_run=True)
     if written.tokenizer.file != file:
         return config
-    return replace_keys(config, {"tokenizer.file": load_config(run / CONFIG).tokenizer.file})
+    return replace_keys(config, {"tokenizer.file": str(tokenizer_file(run))})
 
 
-def refuse_another_text(config: Config) -> None:
-    """Raise RequestError if the run in `config.run_dir` reads its text otherwise, or began with another tokenizer."""
-    if (run := run_of(config)) is not None and (run / CONFIG).is_file():  # else it is refused with a way out, later
-        of_text = {
-            key: change for key, change in _changes(run, config).items() if key.startswith(("data.", "tokenizer."))
-        }
-        _refuse_fixed_changes(run, of_text)
+def resumed_changes(config: Config, *, sections: tuple[str, ...] = ("",)) -> Changes:
+    """Return the keys in which `config` changes the run that it resumes, of `sections` alone; none without a run.
 
-
-def refuse_another_config(config: Config) -> Changes:
-    """The keys in which `config` changes the run in its run_dir. Raises RequestError where a run does not allow it."""
+    Raises RequestError where a resumed run may not change one, or has more steps already. A text that is gone may be
+    elsewhere now: its checksum decides whether it is the same one.
+    """
     if (run := run_of(config)) is None:
         return {}
-    changes = _changes(run, config)
-    if config.optim.lr == "auto":  # and adamw_lr: rates are proposed to a training only
+    if not (run / CONFIG).is_file():
+        raise DamagedError(f"{run} is damaged: {CONFIG} is missing", kind="damaged run", path=run)
+    written = load_config(run / CONFIG)
+    for use in uses_of_removed_keys(run / CONFIG):  # by which later versions cannot continue
+        if not may_change(".".join(map(str, use.path or ()))):
+            raise RequestError(use.message, where=str(use.place))
+    changes = {key: (old, new) for key, old, new in changed_keys(written, config)}
+    changes = {key: change for key, change in changes.items() if key.startswith(sections)}
+    if config.optim.lr == "auto":  # rates are proposed to a training that begins
         changes = {key: change for key, change in changes.items() if key not in ("optim.lr", "optim.adamw_lr")}
-    _refuse_fixed_changes(run, changes)
+    if fixed := {key: change for key, change in changes.items() if not may_change(key) and key not in moved(changes)}:
+        lines = [f"{key} {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()]
+        changed = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)
+        raise RequestError(f"{run} is a run with another config:{changed}", keys=fixed, kind="another run", path=run)
     _refuse_fewer_steps(run, changes)
     return changes
 
@@ -81,38 +92,12 @@ def _refuse_fewer_steps(run: Path, changes: Changes) -> None:
         return
     saved, steps = checkpoint_step(checkpoints[0]), changes["train.steps"][1]
     if steps < saved:
-        raise RequestError(
-            f"train.steps is {steps:,}, and {run} has {saved:,} steps already",
-            keys=["train.steps"],
-            kind="another run",
-        )
-
-
-def _refuse_removed_keys(config_file: Path) -> None:
-    """Raise RequestError if the run was trained in a way that later versions cannot continue."""
-    for use in uses_of_removed_keys(config_file):
-        if not may_change(".".join(map(str, use.path or ()))):
-            raise RequestError(use.message, where=str(use.place))
-
-
-def _changes(path: Path, config: Config) -> Changes:
-    _refuse_removed_keys(path / CONFIG)
-    return {key: (old, new) for key, old, new in changed_keys(load_config(path / CONFIG), config)}
-
-
-def _refuse_fixed_changes(path: Path, changes: Changes) -> None:
-    """Raise RequestError if a resumed run does not allow one of the changes.
-
-    A text that is gone may lie elsewhere: whether it is the same one, its checksum will tell.
-    """
-    if fixed := {key: change for key, change in changes.items() if not may_change(key) and key not in moved(changes)}:
-        lines = [f"{key} {to_yaml_scalar(old)} there, {to_yaml_scalar(new)} here" for key, (old, new) in fixed.items()]
-        changed = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)
-        raise RequestError(f"{path} is a run with another config:{changed}", keys=fixed, kind="another run", path=path)
+        message = f"train.steps is {steps:,}, and {run} has {saved:,} steps already"
+        raise RequestError(message, keys=["train.steps"], kind="another run")
 
 
 def moved(changes: Changes) -> set[str]:
-    """The keys of `changes` that name a new place for a text that is gone from the old one."""
+    """Return the keys of `changes` that name a new place for a text that is gone from the old one."""
     named = {key: old for key, (old, new) in changes.items() if key in TEXT_KEYS and new is not None}
     return {key for key, old in named.items() if is_gone(old)}
 
@@ -131,20 +116,20 @@ def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> 
         )
 
 
-def check_resumed(path: Path, config: Config, corpus: "Corpus") -> Changes:
-    """The keys that `config` changes in the run that it resumes. Raises RequestError for one that may not change, and
-    for another tokenizer or text."""
-    changes = _changes(path, config)
-    _refuse_fixed_changes(path, changes)
-    _refuse_fewer_steps(path, changes)
-    if (there := read_fingerprint(path / DATA)) != corpus.fingerprint:
+def check_resumed(run: Path, config: Config, corpus: "Corpus") -> Changes:
+    """Return the keys that `config` changes in the `run` that it resumes.
+
+    Raises RequestError for one that may not change, and for another tokenizer or text.
+    """
+    changes = resumed_changes(config)
+    if (there := read_fingerprint(run)) != corpus.fingerprint:
         sums = f"(its sha256 was {there[:12]}..., now it is {corpus.fingerprint[:12]}...)"
-        if moved(changes):
-            raise RequestError(
-                f"this is not the text of the run in {path} {sums}", keys=sorted(moved(changes)), kind="another run"
-            )
-        texts = ", ".join([*config.data.sources, *config.data.val_sources])
-        raise RequestError(f"the text has changed since the run in {path} began: {texts} {sums}", kind="another run")
-    if load_tokenizer(path / TOKENIZER).digest != corpus.tokenizer.digest:
-        raise RequestError(f"run_dir {path} is a run with another tokenizer", kind="another run")
+        if keys := sorted(moved(changes)):
+            message = f"this is not the text of the run in {run} {sums}"
+        else:
+            texts = ", ".join([*config.data.sources, *config.data.val_sources])
+            message = f"the text has changed since the run in {run} began: {texts} {sums}"
+        raise RequestError(message, keys=keys, kind="another run")
+    if load_tokenizer(tokenizer_file(run)).digest != corpus.tokenizer.digest:
+        raise RequestError(f"run_dir {run} is a run with another tokenizer", kind="another run")
     return changes

@@ -5,11 +5,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DirectoryLock, make_directory, sync_directory
-from gpt_cli.files.output_path import why_closed
-from gpt_cli.files.safe_io import DiskError, translate_os_errors
+from gpt_cli.files import DirectoryLock, DiskError, free_name, make_directory, sync_directory
+from gpt_cli.files.os_errors import translate_os_errors, why_closed
 from gpt_cli.run.checkpoint import list_checkpoints
-from gpt_cli.run.run_files import RUN, free_name
+from gpt_cli.run.run_files import RUN
 
 TRASH = ".trash"
 

@@ -14,7 +14,7 @@ from gpt_cli.run.directory import refuse_foreign
 from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import read_events
 from gpt_cli.run.model_info import Info, describe
-from gpt_cli.run.resume import refuse_another_config
+from gpt_cli.run.resume import resumed_changes
 from gpt_cli.run.run_corpus import restoring_text
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import available_memory
@@ -76,7 +76,7 @@ def plan(config: Config, note: Notify) -> Plan:
     with stage_progress() as progress, restoring_text(config):
         corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
     config = with_labels(config, corpus)
-    changes = refuse_another_config(config)
+    changes = resumed_changes(config)
     sample_prompt(corpus, config)  # raises, as it does before training
     vocab_size = corpus.tokenizer.vocab_size
     train_tokens, val_tokens = (corpus.stats[split].tokens for split in ("train", "val"))

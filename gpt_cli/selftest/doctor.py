@@ -7,7 +7,6 @@ from shlex import quote
 from gpt_cli.config import load_config
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.files import check_listed, unlisted
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.checkpoint import (
     CONFIG,
@@ -23,7 +22,7 @@ from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, last_logged_step, read_events, read_metrics, read_samples
 from gpt_cli.run.resume import refuse_edited_config
 from gpt_cli.run.run_corpus import prepare_run_corpus
-from gpt_cli.run.run_files import DATA, RUN, is_imported, read_fingerprint, read_json_object
+from gpt_cli.run.run_files import DATA, RUN, is_imported, read_fingerprint, read_json_object, tokenizer_file
 from gpt_cli.run.tensors import require_finite
 from gpt_cli.selftest.check import Check, attempt
 from gpt_cli.selftest.compiled import check_kernels, check_store
@@ -84,12 +83,11 @@ def _passes(name: str, describe: Callable[[], str]) -> Check:
 
 
 def _describe_files(path: Path) -> str:
-    check_listed(path)
-    read_json_object(path / RUN)
-    if not (path / "SHA256SUMS").exists():
-        return "not summed: SHA256SUMS is missing (older versions wrote none)"
-    without = unlisted(path, (CONFIG, TOKENIZER, DATA, RUN))
-    return "as they were written" + (f", but SHA256SUMS does not list {', '.join(without)}" if without else "")
+    for name in (RUN, DATA):
+        read_json_object(path / name)
+    load_config(path / CONFIG)
+    load_tokenizer(path / TOKENIZER)
+    return f"{RUN}, {DATA}, {CONFIG} and {TOKENIZER} can be read"
 
 
 def _describe_logs(path: Path) -> str:
@@ -123,9 +121,11 @@ def _describe_data(path: Path, note: Notify) -> str:
         return "none: the model was imported"
     config = load_config(path / CONFIG)
     corpus = prepare_run_corpus(config, cache=False, note=note)
-    if corpus.fingerprint != read_fingerprint(path / DATA):
+    if corpus.fingerprint != read_fingerprint(path):
         raise UserError("the text has changed since the run began: it could not be resumed")
-    if corpus.tokenizer.digest != load_tokenizer(path / TOKENIZER).digest:
+    if read_json_object(path / DATA).get("fingerprint") != corpus.fingerprint:
+        raise UserError(f"{DATA} contains the fingerprint of another text than the checkpoints")
+    if corpus.tokenizer.digest != load_tokenizer(tokenizer_file(path)).digest:
         raise UserError("the text gives another tokenizer than the run has: it could not be resumed")
     return f"{corpus.fingerprint[:16]}, the text that the run was trained on"
 
@@ -144,8 +144,6 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
         if config.task.kind == "classes":
             return f"nothing to resume; a config with labelled texts and {init_from} trains it further"
         return f"nothing to resume; gpt train TEXT {init_from} trains it further"
-    check_listed(path)
-    load_tokenizer(path / TOKENIZER)
     newest = max(intact, key=lambda checkpoint: checkpoint.step)
     step = newest.step
     refuse_edited_config(path, config, newest)

@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files.safe_io import similar_paths
+from gpt_cli.files.locations import similar_paths
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer.base import Tokenizer, encode_text
 from gpt_cli.tokenizer.bpe import BPETokenizer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.cli.main import main
-from gpt_cli.files.safe_io import reason_of
+from gpt_cli.files.os_errors import reason_of
 
 pytestmark = [
     pytest.mark.robust,

@@ -139,7 +139,6 @@ def test_a_key_that_a_file_sets_keeps_its_name_in_an_error_of_a_command_that_has
 ) -> None:
     config = tmp_path / "runs/book/config.yaml"
     config.write_text(config.read_text().replace("temperature: 0.8", "temperature: -1"))
-    (tmp_path / "runs/book/SHA256SUMS").unlink(missing_ok=True)
     outcome = begun("config", "show", "runs/book/config.yaml")
     assert outcome.stderr.startswith(
         "error: sample.temperature must be at least 0, not -1\n  --> runs/book/config.yaml:"

@@ -144,7 +144,6 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         tensors = load_file("nan/model.safetensors")
         next(iter(tensors.values())).reshape(-1)[0] = np.nan
         save_file(tensors, "nan/model.safetensors", {"format": "pt"})
-        Path("nan/SHA256SUMS").unlink()
         yield work_dir
 
 

@@ -28,8 +28,7 @@ from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files import cache_dir, safe_io
-from gpt_cli.files.safe_io import DiskError
+from gpt_cli.files import DiskError, cache_dir, durable
 from gpt_cli.tokenizer import CharTokenizer, char
 from tests.support.command import subprocess_env
 from tests.support.waiting import HANG, wait_until
@@ -135,7 +134,7 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
             (corpus_text, "BLOCK", block), (corpus_text, "CACHE_BYTES", 0), (segments, "BLOCK", 2 * block),
-            (safe_io, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
+            (durable, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
             (tokenize_pipeline, "SHARE", 1),
         ):  # fmt: skip
             patch.setattr(module, name, value)
@@ -286,17 +285,16 @@ def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: No
 def test_a_disk_that_fails_while_others_encode_is_told_and_leaves_nothing(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    written = 0
-    write = safe_io.write_all
+    written, prepare = 0, store.to_little_endian
 
-    def fill(descriptor: int, data: bytes | memoryview) -> None:
+    def fill(ids: Any) -> Any:
         nonlocal written
-        written += len(data)
+        written += ids.nbytes
         if written > 30_000:
             raise OSError(errno.ENOSPC, "no space left on device")
-        write(descriptor, data)
+        return prepare(ids)
 
-    monkeypatch.setattr(safe_io, "write_all", fill)
+    monkeypatch.setattr(store, "to_little_endian", fill)
     with pytest.raises(DiskError, match="no space left on device"):
         tokenize_corpus(tmp_path / "out" / "store", corpus, CHAR, note=pytest.fail, processes=processes)
     assert not (tmp_path / "out").exists()

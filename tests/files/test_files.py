@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpt_cli import files
 from gpt_cli.errors import UserError
 from gpt_cli.files import AppendOnlyFile, DamagedError, DirectoryLock, DiskError, ExistsError, LockedError
-from gpt_cli.files.safe_io import similar_paths
+from gpt_cli.files.locations import similar_paths
 from tests.support.faulty_disk import REASONS, FaultyDisk
 from tests.support.lock import locked_elsewhere
 

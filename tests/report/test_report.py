@@ -107,7 +107,6 @@ def test_equal_runs_give_equal_bytes(runs: Path) -> None:
 def test_hostile_text_stays_text_wherever_it_stands(runs: Path) -> None:
     run = runs / "<img src=x onerror=alert(1)>"
     (runs / "chars").rename(run)
-    (run / "SHA256SUMS").unlink()  # whoever is hostile makes it right again
     config = (run / "config.yaml").read_text()
     quoted = json.dumps(HOSTILE)
     (run / "config.yaml").write_text(re.sub(r"prompt: .*", lambda _: f"prompt: {quoted}", config))
@@ -349,7 +348,6 @@ def test_losses_are_called_better_only_where_they_compare(runs: Path) -> None:
     assert not {"val_loss", "perplexity"} & better(runs / "chars", runs / "pieces")
     assert {"bpb", "val_loss", "perplexity"} <= better(runs / "chars", runs / "chars")
     data = json.loads((runs / "pieces" / "data.json").read_text())
-    (runs / "pieces" / "SHA256SUMS").unlink()
     (runs / "pieces" / "data.json").write_text(json.dumps({**data, "fingerprint": "another"}))
     assert not {"bpb", "bpc"} & better(runs / "chars", runs / "pieces")
 

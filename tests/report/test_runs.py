@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpt_cli.files import DirectoryLock
+from gpt_cli.files import DirectoryLock, is_locked
 from gpt_cli.report.runs import RunLine, list_runs, render_runs
-from gpt_cli.run.is_training import is_training
 from gpt_cli.terminal.escape import display_width
 
 TINY = (
@@ -158,13 +157,13 @@ def test_two_runs_of_one_name_stay_apart_in_the_trash(gpt_here, work_dir):
 
 def test_a_run_that_trains_is_listed_as_such_and_is_not_removed(gpt_here, work_dir):
     with DirectoryLock(Path("runs/one")):
-        assert is_training(Path("runs/one"))
+        assert is_locked(Path("runs/one"))
         assert "training" in gpt_here("runs").stdout
         refused = gpt_here("runs", "rm", "runs/one", "--yes")
         assert refused.rc == 1
         assert "another process" in refused.stderr
     assert Path("runs/one/run.json").exists()
-    assert not is_training(Path("runs/one"))
+    assert not is_locked(Path("runs/one"))
     shutil.rmtree("runs/one/checkpoints")
     with DirectoryLock(Path("runs/one")):
         early = gpt_here("sample", "--run", "runs/one")

@@ -175,8 +175,8 @@ def test_files_of_a_run_are_not_written_through_links(tmp_path: Path, name: str)
     (run_dir / name).rename(tmp_path / "target")
     (run_dir / name).symlink_to(tmp_path / "target")
     before = (tmp_path / "target").read_bytes()
-    with pytest.raises(UserError, match="symbolic link"):
-        open_run(run_dir, train={"steps": 5})
+    with pytest.raises(UserError, match="symbolic link"), open_run(run_dir, train={"steps": 5}) as run:
+        run.begin(0, "cpu")
     assert (tmp_path / "target").read_bytes() == before
 
 

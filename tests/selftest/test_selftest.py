@@ -96,7 +96,7 @@ def test_training_that_does_not_repeat_is_found(tmp_path, monkeypatch, small):
 
 def test_sums_that_are_not_looked_at_are_found(tmp_path, monkeypatch):
     assert machine.check_flips(tmp_path / "sound", 50, seed=0).passed
-    monkeypatch.setattr("gpt_cli.files.atomic_dir._verified", lambda path, sha256, return_contents: path.read_bytes())
+    monkeypatch.setattr("gpt_cli.files.atomic_dir._verified", lambda path, sha256, **_: path.read_bytes())
     assert not machine.check_flips(tmp_path / "blind", 50, seed=0).passed
 
 
@@ -193,10 +193,7 @@ def test_metrics_of_a_complete_run_that_were_cut_are_found(trained):
     assert "before the last one" in findings(trained)["logs"]
 
 
-def test_a_record_that_is_no_object_is_found_without_sums(trained):
-    (trained / "SHA256SUMS").unlink()
-    (files,) = (check.figure for check in examine(trained, print) if check.name == "files")
-    assert "SHA256SUMS is missing" in files
+def test_a_record_that_is_no_object_is_found(trained):
     (trained / "run.json").write_text("[]")
     assert "run.json is damaged" in findings(trained)["files"]
 
@@ -218,7 +215,6 @@ def test_a_disk_that_takes_nothing_is_named_with_the_file(tmp_path):
 
 
 def test_a_config_of_another_model_than_the_checkpoint_is_found_where_it_is_resumed(trained):
-    (trained / "SHA256SUMS").unlink()
     config = trained / "config.yaml"
     width = load_config(config).model.n_embd
     config.write_text(config.read_text().replace(f"n_embd: {width}", f"n_embd: {2 * width}"))

@@ -15,7 +15,7 @@ import torch
 
 from gpt_cli.cpu.common.kernel import KernelUnavailable
 from gpt_cli.errors import RequestError, UserError
-from gpt_cli.files.safe_io import DiskError
+from gpt_cli.files import DiskError
 from gpt_cli.run import checkpoint
 from gpt_cli.run.checkpoint import list_checkpoints, load
 from gpt_cli.run.log import read_events, read_metrics

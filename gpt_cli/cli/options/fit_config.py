@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt_cli.errors import RequestError
-from gpt_cli.files.output_path import to_slug
+from gpt_cli.files.locations import to_slug
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config

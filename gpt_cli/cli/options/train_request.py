@@ -18,8 +18,8 @@ from gpt_cli.cli.options.keep_stdin import (
 from gpt_cli.cli.options.train_source import YAML, config_file, refuse_among_texts
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
-from gpt_cli.files.output_path import refuse_dash
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.locations import refuse_dash
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class Request:
             )
         self.config = self._of_file(file) if file is not None else self._of(sources)
         from gpt_cli.cli.options.ineffective_keys import note_without_effect
-        from gpt_cli.run.resume import refuse_another_text
+        from gpt_cli.run.resume import TEXT_SECTIONS, resumed_changes
 
         note_without_effect(self.config, self.overrides, self.file)
         if self.file is None and into_run:
-            refuse_another_text(self.config)  # before the text is read with another tokenizer
+            resumed_changes(self.config, sections=TEXT_SECTIONS)  # before the text is read with another tokenizer
 
     def _of_file(self, file: Path) -> "Config":
         from gpt_cli.cli.options.data_options import refuse_twice
@@ -78,7 +78,7 @@ class Request:
         refuse_to_lift(config, file, self.overrides)
         _refuse_paths_beside(file, config)
         if config.run_dir is not None:
-            from gpt_cli.run.resume import refuse_another_text, with_own_tokenizer
+            from gpt_cli.run.resume import TEXT_SECTIONS, resumed_changes, with_own_tokenizer
 
             with translate_os_errors("write", Path(config.run_dir)):
                 _refuse_below_file(Path(config.run_dir))
@@ -87,7 +87,7 @@ class Request:
             config = with_own_tokenizer(config)
             assert config.run_dir is not None
             if self._into_run:
-                refuse_another_text(config)  # before the text is read in the way that is asked for now
+                resumed_changes(config, sections=TEXT_SECTIONS)  # before the text is read as it is asked for
                 _note_new_run(file, config, self.overrides)
             if not (Path(config.run_dir) / "run.json").exists():  # a run of older versions resumes as it is
                 refuse_twice(list(config.data.sources))

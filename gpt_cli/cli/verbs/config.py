@@ -10,7 +10,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.escape import WIDTH
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
@@ -119,7 +119,7 @@ def init(
     from gpt_cli.cli.options.fit_config import run_name
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.corpus.sources import refuse_overwriting
-    from gpt_cli.files.output_path import require_writable
+    from gpt_cli.files.locations import require_writable
 
     arguments = [*([] if text is None else [text]), *(overrides or [])]
     if all(map(is_override, arguments)):

@@ -74,7 +74,7 @@ def get(
     Example: gpt data get tiny-shakespeare
     """
     from gpt_cli.corpus.registry import corpora_dir, fetch_corpus, find_corpus
-    from gpt_cli.files.output_path import require_directory
+    from gpt_cli.files.locations import require_directory
     from gpt_cli.terminal.progress import progress_bar
 
     corpus = find_corpus(name)

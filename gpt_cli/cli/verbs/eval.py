@@ -88,7 +88,7 @@ def evaluate(
         from gpt_cli.evaluation.completions import require_sacrebleu
         from gpt_cli.evaluation.evaluate_run import evaluate_run
         from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
-        from gpt_cli.files.output_path import require_writable
+        from gpt_cli.files.locations import require_writable
         from gpt_cli.run.open_checkpoint import open_checkpoint
         from gpt_cli.run.overfitting import note_better_checkpoint
         from gpt_cli.terminal.table import render_pairs

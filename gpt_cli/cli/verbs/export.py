@@ -11,8 +11,8 @@ import typer
 from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
-from gpt_cli.files.output_path import require_writable
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.locations import require_writable
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import with_article
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _note_unexported_prompt(run: "LoadedRun") -> None:
 
 def _free_directory(file: Path) -> str:
     """The name, quoted, of a directory that is not there yet, after that of `file`."""
-    from gpt_cli.run.run_files import free_name
+    from gpt_cli.files import free_name
 
     name = file.with_suffix("")
     return quote(str(free_name(name, "-hf") if os.path.lexists(name) else name))

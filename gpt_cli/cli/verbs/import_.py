@@ -10,7 +10,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
-from gpt_cli.files.output_path import refuse_dash
+from gpt_cli.files.locations import refuse_dash
 from gpt_cli.terminal.words import with_article
 
 _CHANGE = re.compile(r"([a-z_]+(?:\.[a-z_]+)*)=(.*)")
@@ -46,7 +46,7 @@ def import_(
 
     Example: gpt import hf exports/quickstart runs/imported
     """
-    from gpt_cli.files.output_path import to_slug
+    from gpt_cli.files.locations import to_slug
     from gpt_cli.run.find_run import is_gguf, is_run
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None

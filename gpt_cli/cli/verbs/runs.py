@@ -36,7 +36,7 @@ def runs(
     if context.invoked_subcommand is not None:
         return
     from gpt_cli.cli.output import terminal_width
-    from gpt_cli.files.output_path import require_directory
+    from gpt_cli.files.locations import require_directory
     from gpt_cli.report.runs import list_runs, render_runs
     from gpt_cli.run.find_run import is_run
 

@@ -9,7 +9,7 @@ import typer
 from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
-from gpt_cli.files.output_path import refuse_dash
+from gpt_cli.files.locations import refuse_dash
 
 _SLOWEST, _FASTEST = 1e9, 1e19  # operations a second: a processor of the nineties, all computers of a country
 

@@ -27,7 +27,7 @@ def selftest(
 
     Example: gpt selftest --quick
     """
-    from gpt_cli.files.output_path import require_directory
+    from gpt_cli.files.locations import require_directory
     from gpt_cli.selftest.check import all_passed, render_checks
     from gpt_cli.selftest.machine import run_selftest
 

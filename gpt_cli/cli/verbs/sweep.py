@@ -10,7 +10,7 @@ import typer
 from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
 from gpt_cli.errors import ExitCode, RequestError
-from gpt_cli.files.output_path import refuse_dash
+from gpt_cli.files.locations import refuse_dash
 
 if TYPE_CHECKING:
     from gpt_cli.search.sweep.sweep import SweepRequest
@@ -88,7 +88,7 @@ def sweep(
 
 
 def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | None) -> "SweepRequest":
-    from gpt_cli.files.output_path import to_slug
+    from gpt_cli.files.locations import to_slug
     from gpt_cli.search.sweep.axes import parse_axes
     from gpt_cli.search.sweep.sweep import SweepRequest
 

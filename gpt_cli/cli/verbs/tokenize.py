@@ -23,8 +23,8 @@ from gpt_cli.cli.options.fit_config import resolve_source
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.errors import RequestError
-from gpt_cli.files.output_path import refuse_dash, to_slug
-from gpt_cli.files.safe_io import similar_paths, translate_os_errors
+from gpt_cli.files.locations import refuse_dash, similar_paths, to_slug
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
 
 if TYPE_CHECKING:

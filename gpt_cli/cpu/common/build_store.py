@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from gpt_cli.cpu.common.trust import UntrustedError, require_own, require_trusted_parents
 from gpt_cli.files import make_directory
-from gpt_cli.files.safe_io import write_all
+from gpt_cli.files.durable import write_all
 
 _LIMIT = 64_000_000  # bytes of a library
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)

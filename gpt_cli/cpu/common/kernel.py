@@ -24,7 +24,7 @@ from gpt_cli.cpu.common.hangs import forget_hang, remember_hang, remembered_hang
 from gpt_cli.cpu.common.trust import UntrustedError
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir
-from gpt_cli.files.safe_io import write_all
+from gpt_cli.files.durable import write_all
 
 __all__ = [
     "COMPILING",

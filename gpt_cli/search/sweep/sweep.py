@@ -15,7 +15,7 @@ from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse
 from gpt_cli.corpus.sources import refuse_standard_input
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
-from gpt_cli.files.safe_io import translate_os_errors
+from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.run.find_run import refuse_nested
 from gpt_cli.runtime.processor import default_threads
 from gpt_cli.search.sweep.axes import Axis, Point, ValueRange, corners, every_point, grid, overrides_of, short_name

@@ -1,14 +1,27 @@
-"""A path that a command is asked to write to, checked before its work and not after it."""
+"""Paths that a command names or chooses: checked before its work and not after it."""
 
-import errno
 import os
 import re
 import unicodedata
+from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 
-from gpt_cli.errors import RequestError
-from gpt_cli.files.safe_io import DiskError, owner_of, translate_os_errors
+from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files.os_errors import DiskError, translate_os_errors, why_closed
+
+
+def cache_dir() -> Path:
+    """Return `$GPT_CACHE`, else `$XDG_CACHE_HOME/gpt`, else `~/.cache/gpt`. Nothing is created."""
+    if path := os.environ.get("GPT_CACHE"):
+        return Path(path).absolute()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # relative paths are to be ignored (XDG specification)
+        return Path(base) / "gpt"
+    try:
+        return Path.home() / ".cache" / "gpt"
+    except RuntimeError as error:
+        raise UserError("there is no home directory to keep a cache in, and GPT_CACHE is not set") from error
 
 
 def refuse_dash(output: Path, what: str = "a directory") -> None:
@@ -44,19 +57,26 @@ def require_writable(output: Path) -> None:
         raise DiskError(f"cannot write {output}: {why_closed(output.parent)}")
 
 
-def free_name(stem: str, suffix: str) -> Path:
-    """A name in the current folder that nothing has: `stem` with `suffix`, else with -2, -3 and so on before it."""
-    names = chain([stem], (f"{stem}-{number}" for number in count(2)))
-    return next(path for path in (Path(name + suffix) for name in names) if not os.path.lexists(path))
+def similar_paths(path: Path) -> list[str]:
+    """Return the path beside `path`, which does not exist, whose name is most like its name; none if none is."""
+    try:
+        names = [name for name in os.listdir(path.parent) if name != path.name]
+        alike = get_close_matches(path.name, sorted(names))
+        close = [name for name in alike if get_close_matches(path.stem, [Path(name).stem])]  # not by its suffix alone
+        "".join([path.name, *close[:1]]).encode()  # a name that is not UTF-8 could not be typed
+    except (OSError, ValueError):
+        return []
+    return [str(path.parent / name) for name in close[:1]]
 
 
-def why_closed(folder: Path) -> str:
-    """The reason, in words, why nothing may be written into `folder`."""
-    if hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return os.strerror(errno.EROFS).lower()
-    return f"{os.strerror(errno.EACCES).lower()}{owner_of(folder)}"
+def free_name(path: Path, suffix: str = "") -> Path:
+    """Return `path` with `suffix`, and with a number after it where something has that name already."""
+    if path.name in ("", ".."):
+        path = Path(os.path.abspath(path))
+    names = (path.with_name(f"{path.name}{suffix}{number}") for number in chain([""], (f"-{i}" for i in count(2))))
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def to_slug(stem: str) -> str:
-    """`stem` in letters, digits, _ and -, which no shell needs quotes for."""
+    """Return `stem` in letters, digits, _ and -, which no shell needs quotes for."""
     return re.sub(r"[^\w-]+", "-", unicodedata.normalize("NFC", stem)).strip("-") or "text"
