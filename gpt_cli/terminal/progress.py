@@ -1,58 +1,42 @@
-"""Progress on stderr if it is a terminal: a bar per stage, or a line with the elapsed time."""
+"""Progress on stderr where it is a terminal, removed when the work is done."""
 
-import os
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NoReturn, TextIO
 
 from tqdm import tqdm
-
-DELAY = 0.5  # seconds before the first line
-_CLEAR = "\r\x1b[K"
 
 
 @contextmanager
 def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """Yield a callback (stage, bytes done, total bytes) that draws one bar per stage; without a terminal, nothing."""
-    bars: dict[str, tqdm[Any]] = {}
+    """Yield a callback (stage, bytes done, total if it is known) that draws a bar for the current stage."""
+    with ExitStack() as current:
+        bar: tqdm[NoReturn] | None = None
+        drawn = ""
 
-    def show(stage: str, done: int, total: int | None) -> None:
-        if stage not in bars:
-            for bar in bars.values():
-                bar.close()
-            bars[stage] = _bar(stage, total)
-        bar = bars[stage]
-        bar.total = total
-        bar.update(done - bar.n)
-
-    try:
-        yield show
-    finally:
-        for bar in bars.values():
-            bar.close()
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a callback (bytes done, total if it is known) that draws a progress bar; without a terminal, nothing."""
-    with _bar(label) as bar:
-
-        def show(done: int, total: int | None) -> None:
+        def show(stage: str, done: int, total: int | None) -> None:
+            nonlocal bar, drawn
+            if bar is None or stage != drawn:
+                current.close()
+                drawn, bar = stage, current.enter_context(_bar(stage, total=total, unit="B", unit_scale=True))
             bar.total = total
             bar.update(done - bar.n)
 
         yield show
 
 
-def _bar(label: str, total: int | None = None) -> "tqdm[Any]":
-    """A bar on stderr that is removed when it is closed; without a terminal it draws nothing."""
-    return tqdm(
-        file=BrokenPipeSafeStream(sys.stderr), desc=label, total=total, unit="B", unit_scale=True,
-        dynamic_ncols=True, leave=False, disable=None,
-    )  # fmt: skip
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Show `label` while the block runs."""
+    with _bar(label, bar_format="{desc}"):
+        yield
+
+
+def _bar(label: str, **options: Any) -> "tqdm[NoReturn]":
+    """A bar that is drawn on a terminal alone and removed when it is closed."""
+    stream = BrokenPipeSafeStream(sys.stderr)
+    return tqdm(file=stream, desc=label, dynamic_ncols=True, leave=False, disable=None, **options)
 
 
 class BrokenPipeSafeStream:
@@ -71,35 +55,3 @@ class BrokenPipeSafeStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-@contextmanager
-def working(label: str) -> Iterator[None]:
-    """Context manager that shows `label` and the elapsed seconds on a terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield
-        return
-    done = threading.Event()
-    thread = threading.Thread(target=_show, args=(label, done), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _show(label: str, done: threading.Event) -> None:
-    started = time.perf_counter()
-    if done.wait(DELAY):
-        return
-    with suppress(OSError, ValueError):  # the terminal is closed
-        _rewrite_line(label)
-        while not done.wait(1.0):
-            _rewrite_line(f"{label}, {time.perf_counter() - started:.0f} s")
-        _rewrite_line("")
-
-
-def _rewrite_line(text: str) -> None:
-    sys.stderr.write(_CLEAR + text)
-    sys.stderr.flush()

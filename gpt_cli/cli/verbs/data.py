@@ -1,6 +1,7 @@
 """`gpt data`: the corpora that are known by name, and what a text is like."""
 
 import os
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -75,13 +76,13 @@ def get(
     """
     from gpt_cli.corpus.registry import corpora_dir, fetch_corpus, find_corpus
     from gpt_cli.files.locations import require_directory
-    from gpt_cli.terminal.progress import progress_bar
+    from gpt_cli.terminal.progress import stage_progress
 
     corpus = find_corpus(name)
     if to is not None:
         require_directory(to)
-    with progress_bar(corpus.name) as progress:
-        path = fetch_corpus(corpus, to or corpora_dir(), progress=progress)
+    with stage_progress() as progress:
+        path = fetch_corpus(corpus, to or corpora_dir(), progress=partial(progress, corpus.name))
     source = f"corpus:{name}" if to is None else os.fspath(path)
     if json:
         print_json({"name": name, "path": path, "source": source, "licence": corpus.licence, "split": corpus.split})
