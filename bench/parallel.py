@@ -57,7 +57,7 @@ def measure_sums(ways: Sequence[Way], settings: Sequence[str], options: Namespac
         cells = {way: sums[way][:6] for way in offered} if options.sums else speeds
         rows.append((engine, optimizer, precision, *(cells.get(way, "-") for way in ways)))
     header = ("engine", "optimizer", "precision", *(f"{n}, {shard}" for n, shard in ways))
-    print(render_table(rows, header=header, width=None))
+    print(render_table(rows, header=header))
     figure = "SHA-256 of the weights" if options.sums else "tokens/s"
     print(f"\n{figure} by number of processes and parallel.shard; {options.steps} steps")
     write_record("parallel", None, record)

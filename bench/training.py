@@ -331,7 +331,7 @@ def main() -> None:
         with restricted(level):
             rows += [(level or "here", row) for part in parts for row in PARTS[part](options, figures)]
     cells = [(level, *row[:3], "yes" if row.holds else "no") for level, row in rows]
-    print(f"\n{render_table(cells, header=('', 'what', 'figure', 'asked', 'reached'), width=None)}")
+    print(f"\n{render_table(cells, header=('', 'what', 'figure', 'asked', 'reached'))}")
     write_record("training", options.only, record)
     sys.exit(not all(row.holds for _, row in rows))
 

@@ -43,11 +43,10 @@ def print_classes(
 
 def _confusion(report: "ClassReport") -> str:
     """The matrix; of many labels those that are confused most."""
-    from gpt_cli.terminal.escape import escape_control_chars
-    from gpt_cli.terminal.table import render_table, shorten
+    from gpt_cli.terminal.table import render_table
 
     counts = report.evaluation.confusion
-    names = [shorten(escape_control_chars(label), 24) for label in report.labels]
+    names = report.labels
     if len(names) <= _MAX_COLUMNS:
         columns = [str(number) for number in range(len(names))]
         rows = [

@@ -6,6 +6,7 @@ Which of several processes that train together does so, `train_together.py` deci
 import errno
 import io
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -48,7 +49,6 @@ from gpt_cli.cli.verbs.tune import tune
 from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError
 from gpt_cli.files.os_errors import reason_of
 from gpt_cli.runtime.cpu_level import restrict_libraries
-from gpt_cli.terminal.table import terminal_columns
 
 COMPLETION = "_GPT_COMPLETE"  # the environment variable in which a shell asks
 IN_UTF_8 = "have names and arguments read as UTF-8: export PYTHONUTF8=1"
@@ -175,7 +175,7 @@ def _misread(arguments: Sequence[str]) -> bool:
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        columns = terminal_columns()
+        columns = shutil.get_terminal_size().columns
         width = columns - 2 if columns < 52 else None  # None: at least 50, however narrow the terminal
         with command.make_context("gpt", arguments, terminal_width=width) as context:
             code = command.invoke(context)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,38 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from gpt_cli.errors import RequestError
-from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
+from gpt_cli.terminal.escape import escape_control_chars
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 
-_INDENT = 4  # columns by which what goes on in the next line is set in
-_NARROWEST = 40  # columns of a terminal that tables are made for
 _LISTED = 10  # characters that a note spells out
 
 
 def note(text: str) -> None:
     """Print `text` to stderr. A reader, terminal or disk that is gone loses the message, never the work."""
     try:
-        print(_fitted(escape_control_chars(text, keep="\n")), file=sys.stderr, flush=True)
+        print(escape_control_chars(text, keep="\n"), file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr.fileno())
-
-
-def _fitted(text: str) -> str:
-    """`text` folded for a terminal that is narrower than the 80 columns that messages are made for."""
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError, AttributeError):  # no terminal
-        return text
-    if columns >= WIDTH:
-        return text
-    room = max(_NARROWEST, columns) - _INDENT
-    return "\n".join(("\n" + " " * _INDENT).join(wrap_line(line, room)) for line in text.split("\n"))
-
-
-def terminal_width() -> int:
-    """Columns of a table on stdout: those of the terminal; where it is none, COLUMNS or 80."""
-    return max(_NARROWEST, shutil.get_terminal_size((80, 24)).columns)
 
 
 def list_characters(characters: list[str]) -> str:

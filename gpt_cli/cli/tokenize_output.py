@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
 _SHOWN = 10  # longest tokens, and merges
-_PIECE = 30  # columns of a token: GPT-2 has one of 64 dashes
 _UNITS = ("characters", "bytes", "tokens")
 
 
@@ -58,7 +57,7 @@ def _readable(token: bytes) -> str:
 
 def print_tokenized(result: dict[str, Any]) -> None:
     """Print the tables of `result`, as JSON has it."""
-    from gpt_cli.terminal.table import render_pairs, render_table, shorten
+    from gpt_cli.terminal.table import render_pairs, render_table
 
     if "splits" in result:
         splits: dict[str, dict[str, Any]] = result["splits"]
@@ -67,7 +66,7 @@ def print_tokenized(result: dict[str, Any]) -> None:
         ]
         print(render_table(rows, header=("", *splits)))
         print()
-        longest = [f"'{shorten(token['text'], _PIECE)}'" for token in result["longest_tokens"]]
+        longest = " ".join(f"'{token['text']}'" for token in result["longest_tokens"])
         pairs: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
         if (unknown := result["unknown_characters"]) is not None:
             share = unknown / splits["all"]["characters"]
@@ -79,7 +78,7 @@ def print_tokenized(result: dict[str, Any]) -> None:
         rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
         print(render_table(rows, header=("first merges", "id", "occurs")))
     if (encoding := result.get("encoding")) is not None:
-        pieces = [f"'{piece}'" for piece in encoding["pieces"]]
-        print(render_pairs({"ids": [str(token) for token in encoding["ids"]], "tokens": pieces}))
+        pieces = " ".join(f"'{piece}'" for piece in encoding["pieces"])
+        print(render_pairs({"ids": " ".join(map(str, encoding["ids"])), "tokens": pieces}))
     if (decoding := result.get("decoding")) is not None:
         write_text(decoding + "\n")

@@ -12,8 +12,7 @@ from gpt_cli.config.section import DISAGREEMENT, show_plain
 from gpt_cli.config.synonyms import VALUES, suggest
 from gpt_cli.config.yaml_reader import MAX_SHOWN, ConfigError, KeyPath, ParsedYaml, SourceLocation, key_name
 from gpt_cli.errors import RequestError, join_or
-from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.table import shorten
+from gpt_cli.terminal.escape import escape_control_chars, shorten
 
 SHOWN = 10  # problems in one error; the rest is counted
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

@@ -13,8 +13,7 @@ from typing import Any
 import yaml
 
 from gpt_cli.errors import join_or
-from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.table import shorten
+from gpt_cli.terminal.escape import escape_control_chars, shorten
 
 KeyPath = tuple[str | int, ...]
 """A key, with the index of an item behind the key of a list: `("optim", "betas", 1)`."""

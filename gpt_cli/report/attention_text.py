@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from gpt_cli.evaluation.attention_capture import LayerAttention
 from gpt_cli.evaluation.attention_heads import KINDS, Head
 from gpt_cli.report.heatmap import RAMP, WeightMatrix, ascii_rows
-from gpt_cli.terminal.table import fold, render_table, terminal_columns, truncate
+from gpt_cli.terminal.table import render_table
 
-_MAX_ACROSS = 4  # maps side by side
-_SMALL_COLUMNS = 18  # columns of a small map
+_ACROSS = 4  # maps side by side
+_COLUMNS = 80  # of a large map with its tokens
+_SMALL_COLUMNS = 18  # of a small map
 _SMALL_ROWS = 9  # of a small map: a character is twice as high as wide
 _MAX_PIECE = 10  # columns of a token beside a large map
 _MAX_KEYS = 3  # keys listed for each query
@@ -27,8 +28,7 @@ def render_heads(weights: WeightsOf, heads: Sequence[Head], pieces: Sequence[str
     if len(heads) == 1:
         (head,) = heads
         return "\n\n".join([_table(heads), _large(weights[head.layer, head.head], pieces), _legend()])
-    across = max(1, min(_MAX_ACROSS, (terminal_columns() + 2) // (_SMALL_COLUMNS + 2)))
-    rows = [heads[start : start + across] for start in range(0, len(heads), across)]
+    rows = [heads[start : start + _ACROSS] for start in range(0, len(heads), _ACROSS)]
     return "\n\n".join([_table(heads), *(_small(weights, row) for row in rows), _legend()])
 
 
@@ -53,9 +53,9 @@ def _small(weights: WeightsOf, heads: Sequence[Head]) -> str:
 
 def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
     """A row for each query: its token, its weights, and its largest keys with their distances, as far as they fit."""
-    names = [truncate(ascii(piece), _MAX_PIECE) for piece in pieces]
+    names = [ascii(piece)[:_MAX_PIECE] for piece in pieces]
     width = max(map(len, names))
-    columns = min(len(pieces), terminal_columns() - width - 2)
+    columns = min(len(pieces), _COLUMNS - width - 2)
     lines = []
     for query, name in enumerate(names):
         row = ascii_rows(weights[query : query + 1], columns, 1)[0]
@@ -63,7 +63,7 @@ def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
         top_keys = sorted(range(query + 1), key=lambda key: -weights[query, key])[:_MAX_KEYS]
         for key in top_keys:
             entry = f"  {names[key]} {key - query or 'self'} {weights[query, key]:.2f}"
-            if weights[query, key] < _MIN_WEIGHT or len(line) + len(entry) > terminal_columns():
+            if weights[query, key] < _MIN_WEIGHT or len(line) + len(entry) > _COLUMNS:
                 break
             line += entry
         lines.append(line.rstrip())
@@ -72,5 +72,4 @@ def _large(weights: WeightMatrix, pieces: Sequence[str]) -> str:
 
 def _legend() -> str:
     shades = "   ".join(f"{RAMP[tenth]} {tenth / 10:.1f}" for tenth in range(1, 10))
-    caption = "A line is a query, a column a key; a cell shows the largest of its weights."
-    return "\n".join(line for text in (caption, shades) for line in fold(text.split(" "), terminal_columns()))
+    return f"A line is a query, a column a key; a cell shows the largest of its weights.\n{shades}"

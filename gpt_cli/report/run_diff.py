@@ -2,21 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from gpt_cli.config import to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
 from gpt_cli.report.run_metrics import FIGURES, Value, figures, format_metric
 from gpt_cli.report.run_record import RunRecord
-from gpt_cli.terminal.escape import display_width, wrap_line
-from gpt_cli.terminal.table import render_cell, render_table, terminal_columns
+from gpt_cli.terminal.table import render_table
 
 _PER_TEXT = ("bpb", "best_bpb", "bpc", "accuracy", "macro_f1")
 _PER_TOKEN = ("val_loss", "best_val_loss", "perplexity", "tokens_per_second")
-_MIN_COLUMN = 16  # columns of a run's values, at least
-_CHANGE_WIDTH = 10  # of the relative change
-_GAP = "  "
 
 
 @dataclass(frozen=True)
@@ -70,33 +65,14 @@ def to_json(records: Sequence[RunRecord], differences: Differences) -> dict[str,
 
 
 def render_differences(records: Sequence[RunRecord], differences: Differences) -> str:
-    """The differences as tables that fit the terminal, without equal results: of each part one, or several.
-
-    A table has as many runs as fit; a value or a name that is longer than its column goes on below.
-    """
-    room = terminal_columns() - (_CHANGE_WIDTH if len(records) == 2 else 0)
-    differing = {part: [row for row in rows if row.differs] for part, rows in differences.items()}
-    labels = [label for part, rows in differing.items() for label in (part, *(row.label for row in rows))]
-    label_width = min(max(map(display_width, labels)), room - len(_GAP) - _MIN_COLUMN)
-    room -= label_width
-    n_beside = min(len(records), max(1, room // (_MIN_COLUMN + len(_GAP))))
-    column = room // n_beside - len(_GAP)
+    """A table of each part with differences; of two runs the relative changes, too."""
     tables = []
-    for part, rows in differing.items():
-        for start in range(0, len(records) if rows else 0, n_beside):
-            names = [record.name for record in records[start : start + n_beside]]
-            lines = _cells(part, names, "", label_width, column)
-            for row in rows:
-                change = _change(row) if len(records) == 2 else ""
-                lines += _cells(row.label, row.texts[start : start + n_beside], change, label_width, column)
-            tables.append(render_table(lines, right=range(1, len(names) + 2) if part == "results" else ()))
+    for part, rows in differences.items():
+        if differing := [row for row in rows if row.differs]:
+            lines = [(part, *(record.name for record in records), "")]
+            lines += [(row.label, *row.texts, _change(row) if len(records) == 2 else "") for row in differing]
+            tables.append(render_table(lines, right=range(1, len(lines[0])) if part == "results" else ()))
     return "\n\n".join(tables) if tables else "the runs do not differ"
-
-
-def _cells(label: str, texts: Sequence[str], change: str, label_width: int, column: int) -> list[tuple[str, ...]]:
-    """The row of `texts` as lines of a table: as many as the longest needs in a `column` so wide."""
-    pieces = [wrap_line(render_cell(text), column) for text in texts]
-    return list(zip_longest(wrap_line(label, label_width), *pieces, [change], fillvalue=""))
 
 
 def _result(key: str, values: Sequence[Value], *, comparable: bool) -> Row:

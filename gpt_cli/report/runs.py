@@ -3,7 +3,7 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,12 +20,11 @@ from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.log import last_logged_step, read_events, read_metrics
 from gpt_cli.run.resume import may_change
 from gpt_cli.run.run_files import RUN, is_imported
-from gpt_cli.terminal.escape import display_width
-from gpt_cli.terminal.table import fold, render_cell, render_table, shorten
+from gpt_cli.terminal.escape import escape_control_chars
+from gpt_cli.terminal.table import render_table
 from gpt_cli.terminal.words import short_number
 
 _MAX_HEADER = 1 << 24  # bytes at the start of a model file that are read for its header
-_OPTIONAL_COLUMNS = ("saved", "size", "val loss")  # columns that are dropped first if the table is too wide
 IMPORTED = "imported"  # the state of a run that was not trained here
 _OF_IMPORTED = ("model.", "tokenizer.", "task.")  # sections that tell something of one
 _MAX_DIFFERENCES = 4  # shown for a run; `gpt diff` has all
@@ -76,31 +75,10 @@ def list_runs(folder: Path) -> list[RunLine]:
     return listed + [RunLine(str(path), "cannot be read: permission denied", closed=True) for path in closed]
 
 
-def render_runs(lines: list[RunLine], *, width: int) -> str:
-    """The lines as a table of at most `width` columns (at least 40), with the differences of each run below its row.
-
-    A name that does not fit is shortened there, and whole below.
-    """
-    longest = max((display_width(Path(line.path).name) for line in lines), default=0)
-    heading, *table = next(
-        table
-        for n_omitted in range(len(_OPTIONAL_COLUMNS) + 1)
-        for name in (longest, 24, 14)
-        if len((table := _table(lines, _OPTIONAL_COLUMNS[:n_omitted], name))[0]) <= width
-        or (n_omitted, name) == (len(_OPTIONAL_COLUMNS), 14)
-    )
-    text = [heading.rstrip()]
-    for line, row in zip(lines, table, strict=True):
-        words = _differences(line, width - 2) if line.differences is not None else line.state.split()
-        if not row.startswith(Path(line.path).name):
-            words = [Path(line.path).name, *words]
-        text += [row, *(f"  {part}" for part in fold([render_cell(word) for word in words], width - 2) if part)]
-    return "\n".join(text)
-
-
-def _table(lines: list[RunLine], omitted: Sequence[str], name_width: int) -> list[str]:
+def render_runs(lines: list[RunLine]) -> str:
+    """The lines as a table, the differences of each run below its row."""
     columns: dict[str, list[str | None]] = {
-        "run": [shorten(Path(line.path).name, name_width) for line in lines],
+        "run": [Path(line.path).name for line in lines],
         "bpb": [None if line.bpb is None else f"{line.bpb:.3f}" for line in lines],
         "val loss": [None if line.val_loss is None else f"{line.val_loss:.4f}" for line in lines],
         "size": [None if line.parameters is None else short_number(line.parameters) for line in lines],
@@ -108,10 +86,13 @@ def _table(lines: list[RunLine], omitted: Sequence[str], name_width: int) -> lis
         "saved": [line.saved for line in lines],
         "state": [_state_word(line) for line in lines],
     }
-    names = [name for name in columns if name not in omitted]
-    rows = list(zip(*(columns[name] for name in names), strict=True))
-    table = render_table(rows, header=names, right={1, 2, 3, 4} - {len(names) - 1}, width=None).split("\n")
-    return [line.ljust(max(map(len, table))) for line in table[:1]] + table[1:]
+    table = render_table(list(zip(*columns.values(), strict=True)), header=list(columns), right=range(1, 5))
+    heading, *rows = table.split("\n")
+    text = [heading]
+    for line, row in zip(lines, rows, strict=True):
+        below = line.state if line.differences is None else " ".join(_differences(line.differences))
+        text += [row, f"  {escape_control_chars(below)}"] if below else [row]
+    return "\n".join(text)
 
 
 def _state_word(line: RunLine) -> str:
@@ -127,15 +108,10 @@ def _steps(line: RunLine) -> str:
     return f"{line.steps:,}" if is_complete else f"{line.steps:,}/{line.of_steps:,}"
 
 
-def _differences(line: RunLine, width: int) -> list[str]:
-    changes = []
-    for key, value in (line.differences or {}).items():
-        change = f"{key}={to_yaml_scalar(value)}"
-        changes.append(shorten(change, width) if isinstance(value, list) else change)
-    return [
-        *changes[:_MAX_DIFFERENCES],
-        *([f"+{len(changes) - _MAX_DIFFERENCES}"] if len(changes) > _MAX_DIFFERENCES else []),
-    ]
+def _differences(differences: dict[str, Any]) -> list[str]:
+    changes = [f"{key}={to_yaml_scalar(value)}" for key, value in differences.items()]
+    more = len(changes) - _MAX_DIFFERENCES
+    return [*changes[:_MAX_DIFFERENCES], *([f"+{more}"] if more > 0 else [])]
 
 
 def _saved(run: Path) -> float:

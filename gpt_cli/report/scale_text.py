@@ -7,23 +7,23 @@ import numpy as np
 from gpt_cli.report.figure_io import COLOURS, add_grid, new_axes, write_picture
 from gpt_cli.search.scaling.loss_law import LossLaw
 from gpt_cli.search.scaling.run_scale import ScaleResult
-from gpt_cli.terminal.table import fold, render_table
+from gpt_cli.terminal.table import render_table
 from gpt_cli.terminal.words import format_duration, short_number
 
 _TERMS = {"e": "limit of L", "alpha": "exponent of N", "beta": "exponent of D"}
 _MAX_EPOCHS = 4.0  # epochs up to which repeated tokens are about as good as new ones
 
 
-def render_scale(result: ScaleResult, *, width: int) -> str:
+def render_scale(result: ScaleResult) -> str:
     """The fitted law, its error on the run held out, and a row of advice for each training time."""
     law, intervals = result.law, result.intervals
     terms = f"L = {law['e']:.3f} + {law['a']:.3g} / N^{law['alpha']:.3f} + {law['b']:.3g} / D^{law['beta']:.3f}"
     spans = [f"{_TERMS[name]} {low:.3f} to {high:.3f}" for name, (low, high) in intervals.items()]
     lines = [
         terms,
-        *fold(f"90 % intervals: {', '.join(spans)}; what the law leaves: {result.noise:.4f}".split(), width),
+        f"90 % intervals: {', '.join(spans)}; what the law leaves: {result.noise:.4f}",
+        *("", _held_out(result), ""),
     ]
-    lines += ["", *fold(_held_out(result).split(), width), ""]
     rows = [
         [
             format_duration(row.seconds), short_number(row.parameters),
@@ -33,12 +33,11 @@ def render_scale(result: ScaleResult, *, width: int) -> str:
         for row in result.advice
     ]  # fmt: skip
     header = ["time", "N", "90 %", "tokens", "epochs", "loss", "90 %"]
-    lines.append(render_table(rows, header=header, right=range(len(header)), width=width))
+    lines.append(render_table(rows, header=header, right=range(len(header))))
     if any(row.epochs > _MAX_EPOCHS for row in result.advice):
-        lines += fold(
+        lines.append(
             f"The text has {result.train_tokens:,} tokens to train on. The law is of new ones: read more than"
-            f" {_MAX_EPOCHS:.0f} times, it promises too much.".split(),
-            width,
+            f" {_MAX_EPOCHS:.0f} times, it promises too much."
         )
     device = "Times are of this machine." if result.here else "Times are of a device that does --device-flops."
     return "\n".join([*lines, device, *result.failed])

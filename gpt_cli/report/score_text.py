@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpt_cli.evaluation.scored_text import ScoredLine, Span
-from gpt_cli.terminal.escape import display_width, escape_control_chars
-from gpt_cli.terminal.table import shorten
+from gpt_cli.terminal.escape import escape_control_chars
 
 LEVELS = (1.0, 2.0, 4.0, 7.0, 10.0)
 """Thresholds, in bits, of the colours of spans."""
@@ -21,34 +20,29 @@ def level(bits: float | None) -> int:
     return 0 if bits is None else sum(bits >= threshold for threshold in LEVELS)
 
 
-def render_lines(lines: Iterable[ScoredLine], last: int, columns: int | None) -> Iterator[str]:
-    """A row for each line; `last` is the highest line number.
-
-    With `columns` rows are truncated to that width; with None they are whole, and spans are coloured by their bits.
-    """
+def render_lines(lines: Iterable[ScoredLine], last: int, *, coloured: bool) -> Iterator[str]:
+    """A row for each line, its spans in colours of their bits if `coloured`; `last` is the highest line number."""
     widths = (max(len(_HEADER[0]), len(str(last))), 8, len(_HEADER[2]))
     header = "  ".join(name.rjust(width) for name, width in zip(_HEADER, widths, strict=True))
-    yield _dim(f"{header}  text") if columns is None else f"{header}  text"
+    yield _dim(f"{header}  text") if coloured else f"{header}  text"
     for line in lines:
         rate = "" if line.bits_per_byte is None else f"{line.bits_per_byte:.2f}"
         cells = (str(line.number), f"{line.bits:.1f}" if rate else "", rate)
         gutter = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) + "  "
-        if columns is None:
+        if coloured:
             yield _dim(gutter) + paint(line.spans)
         else:
-            text = escape_control_chars(line.text.removesuffix("\n"))
-            yield (gutter + shorten(text, max(10, columns - display_width(gutter)))).rstrip()
+            yield (gutter + escape_control_chars(line.text.removesuffix("\n"))).rstrip()
 
 
-def render_tokens(lines: Iterable[ScoredLine], last: int, columns: int) -> Iterator[str]:
+def render_tokens(lines: Iterable[ScoredLine], last: int) -> Iterator[str]:
     """A row for each token of some lines; `last` is the highest line number."""
     width = max(4, len(str(last)))
     yield f"{'line':>{width}}  {'id':>7}  {'bits':>7}  piece"
     for line in lines:
         for token, piece, log_prob in zip(line.tokens, line.pieces, line.log_probs, strict=True):
             bits = "" if log_prob is None else f"{abs(log_prob) / math.log(2):.3f}"
-            row = f"{line.number:>{width}}  {token:>7}  {bits:>7}  "
-            yield row + shorten(f"'{escape_control_chars(piece)}'", max(10, columns - len(row)))
+            yield f"{line.number:>{width}}  {token:>7}  {bits:>7}  '{escape_control_chars(piece)}'"
 
 
 def paint(spans: Sequence[Span]) -> str:

@@ -2,26 +2,25 @@
 
 from gpt_cli.search.sweep.axes import overrides_of
 from gpt_cli.search.sweep.sweep_result import Setting, SweepResult
-from gpt_cli.terminal.table import fold, render_table
+from gpt_cli.terminal.table import render_table
 from gpt_cli.terminal.words import plural
 
 UNITS = {"val_loss": "val loss", "bpb": "bits per byte"}
 
 
-def render_sweep(result: SweepResult, *, width: int) -> str:
+def render_sweep(result: SweepResult) -> str:
     """A row for each setting, the best first, followed by failures, the verdict and the method."""
     is_search = any("low" in axis for axis in result.axes)
     header = ["setting", *(["searched"] if is_search else []), UNITS[result.measure], "±", "worse by", "95 %"]
     rows = [_row(setting, is_best=setting is result.best, is_search=is_search) for setting in result.settings]
     right = range(1, len(header))
-    lines = [render_table(rows, header=header, right=right, width=width)]
-    failed = [
+    lines = [render_table(rows, header=header, right=right)]
+    lines += [
         f"{setting.text}: {problem}" for setting in result.settings for problem in setting.failed if "failed" in problem
     ]
-    lines += [line for text in failed for line in fold(text.split(" "), width)]
-    lines += ["", *fold(_words(result), width)]
+    lines += ["", _verdict(result)]
     if len(result.settings) > 1 and result.best is not None:
-        lines += fold(result.method.split(" "), width)
+        lines.append(result.method)
     return "\n".join(lines)
 
 
@@ -37,7 +36,7 @@ def interval(setting: Setting) -> str:
 
 def _row(setting: Setting, *, is_best: bool, is_search: bool) -> list[object]:
     mean, spread, difference = setting.mean, setting.spread, setting.difference
-    name = overrides_of(setting.values) or ["the config as it is"]
+    name = " ".join(overrides_of(setting.values)) or "the config as it is"
     searched = "" if setting.searched is None else f"{setting.searched:.4f}"
     if setting.failed and mean is None:
         searched = (
@@ -52,13 +51,10 @@ def _row(setting: Setting, *, is_best: bool, is_search: bool) -> list[object]:
     ]  # fmt: skip
 
 
-def _words(result: SweepResult) -> list[str]:
+def _verdict(result: SweepResult) -> str:
     if result.best is None:
-        return ["No", "run", "has", "ended", "with", "a", "loss."]
-    seeds = len(result.best.losses)
+        return "No run has ended with a loss."
+    seeds = plural(len(result.best.losses), "seed")
     if len(result.settings) == 1:
-        return f"{plural(seeds, 'seed')} of one setting: ± is how far seeds alone move the loss.".split(" ")
-    return [
-        "Best:", *result.best.text.split(" "), *f"({plural(seeds, 'seed')});".split(" "),
-        *f"{result.verdict}.".split(" "),
-    ]  # fmt: skip
+        return f"{seeds} of one setting: ± is how far seeds alone move the loss."
+    return f"Best: {result.best.text} ({seeds}); {result.verdict}."

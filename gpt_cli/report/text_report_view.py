@@ -7,7 +7,8 @@ from gpt_cli.analysis.advice import advise
 from gpt_cli.analysis.characters import CharacterCount
 from gpt_cli.analysis.lines import MAX_COUNTED
 from gpt_cli.analysis.text_report import DuplicateCount, TextReport
-from gpt_cli.terminal.table import render_cell, render_pairs, render_table, terminal_columns, truncate
+from gpt_cli.terminal.escape import shorten
+from gpt_cli.terminal.table import render_cell, render_pairs, render_table
 from gpt_cli.terminal.words import plural
 
 _MAX_CHARACTERS = 20  # listed of each kind
@@ -28,7 +29,7 @@ def render_inspection(report: TextReport) -> str:
             "length",
         ),
         _baselines(report),
-        "\n".join(fill(f"- {sentence}", terminal_columns(), subsequent_indent="  ") for sentence in advise(report)),
+        "\n".join(fill(f"- {sentence}", 80, subsequent_indent="  ") for sentence in advise(report)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -71,7 +72,7 @@ def _characters(title: str, characters: Sequence[CharacterCount]) -> str:
 
 
 def _examples(title: str, rows: Sequence[tuple[str, int]], unit: str) -> str:
-    cells = [(truncate(render_cell(text.strip()), _MAX_EXAMPLE), count) for text, count in rows]
+    cells = [(shorten(render_cell(text.strip()), _MAX_EXAMPLE), count) for text, count in rows]
     return render_table(cells, header=(title, unit)) if rows else ""
 
 

@@ -3,19 +3,19 @@
 from typing import Any
 
 from gpt_cli.corpus.training_window import TrainingWindow, decode_bytes
-from gpt_cli.terminal.table import render_pairs, terminal_columns
+from gpt_cli.terminal.table import render_pairs
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.vocab_stats import repr_token
 
-_MIN_CONTEXT_COLUMNS = 12  # a longer context is truncated at its start
+_MAX_CONTEXT = 40  # characters; a longer context is truncated at its start
 
 
 def render_window(window: TrainingWindow, tokenizer: Tokenizer, position: str) -> str:
     """Render a window: its position, ids and tokens, then a sentence for each context and its target."""
     pairs = {
         "window": position,
-        "ids": [str(token) for token in window.ids],
-        "tokens": [repr_token(decode_bytes(tokenizer, (token,))) for token in window.ids],
+        "ids": " ".join(map(str, window.ids)),
+        "tokens": " ".join(repr_token(decode_bytes(tokenizer, (token,))) for token in window.ids),
     }
     sentences = [
         _sentence(
@@ -49,6 +49,5 @@ def window_json(window: TrainingWindow, tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _sentence(context: str, target: str) -> str:
-    columns = max(_MIN_CONTEXT_COLUMNS, terminal_columns() - len(f"when the context is  the target is {target}"))
-    text = context if len(context) <= columns else "'..." + context[-columns + 4 :]
+    text = context if len(context) <= _MAX_CONTEXT else "'..." + context[4 - _MAX_CONTEXT :]
     return f"when the context is {text} the target is {target}"

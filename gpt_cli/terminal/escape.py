@@ -1,61 +1,41 @@
-"""Untrusted text on a terminal: escaped control characters, display width, wrapped lines."""
+"""Untrusted text on a terminal: visible characters and their width."""
 
-import unicodedata
+import re
+from unicodedata import category, east_asian_width
 
-WIDTH = 80
-"""Columns of the narrowest usual terminal."""
-
-# Format characters (Cf) that reorder or hide text; joiners stay, because emoji and many scripts need them.
-_BIDIRECTIONAL = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# C0, DEL, C1; soft hyphen; marks, overrides and isolates of direction; line separators; invisible operators, byte order
+# marks, annotations and tags; lone surrogates. Format characters that scripts are written with stay: the zero-width
+# space and joiners (Khmer, Persian, emoji), and Arabic and Syriac number signs.
+_UNSAFE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff0-\\ufffb"
+    "\\ud800-\\udfff\\U0001bca0-\\U0001bca3\\U0001d173-\\U0001d17a\\U000e0000-\\U000e007f]"
+)
 
 
 def escape_control_chars(text: str, keep: str = "") -> str:
-    """`text` with every character that controls a terminal escaped (ESC becomes `\\x1b`).
+    """`text` with each character that drives a terminal, reorders or hides text escaped (ESC becomes `\\x1b`).
 
-    Escaped are control characters (C0, DEL, C1), bidirectional overrides, line separators and lone surrogates,
-    except those in `keep`. Samples, names and file contents pass through here before a terminal sees them.
+    Characters in `keep` stay. Samples, names and file contents pass through here before a terminal sees them.
     """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c in keep or not _drives_terminal(c) else _visible(c) for c in text)
-
-
-def display_width(text: str) -> int:
-    """Terminal columns of `text`: two for a wide character, none for a combining one."""
-    if text.isascii():
-        return len(text)
-    return sum(character_width(character) for character in text)
-
-
-def character_width(character: str) -> int:
-    """Terminal columns of a character that is no control character."""
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def wrap_line(line: str, columns: int) -> list[str]:
-    """Cut `line` into pieces of at most `columns` terminal columns (2 at least), after a space if there is one.
-
-    The pieces, concatenated, are the line.
-    """
-    pieces = []
-    start = width = 0
-    break_index: int | None = None  # after the last space
-    for index, character in enumerate(line):
-        width += character_width(character)
-        if width > columns:
-            end = break_index or index
-            pieces.append(line[start:end])
-            start, break_index, width = end, None, display_width(line[end : index + 1])
-        if character == " ":
-            break_index = index + 1
-    return [*pieces, line[start:]]
-
-
-def _drives_terminal(character: str) -> bool:
-    return character in _BIDIRECTIONAL or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else _visible(match[0]), text)
 
 
 def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def display_width(text: str) -> int:
+    """Terminal columns of escaped text: two for a wide character, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(1 + (east_asian_width(c) in "WF") for c in text if category(c) not in ("Mn", "Me", "Cf"))
+
+
+def shorten(text: str, columns: int) -> str:
+    """`text` cut to at most `columns` terminal columns, with an ellipsis if it was cut."""
+    if display_width(text) <= columns:
+        return text
+    kept = text[: columns - 1]
+    while display_width(kept) >= columns:
+        kept = kept[:-1]
+    return f"{kept}…"

@@ -15,7 +15,7 @@ from gpt_cli.config import Config
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify
 from gpt_cli.runtime.device import Runtime
-from gpt_cli.terminal.escape import WIDTH, escape_control_chars, wrap_line
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.progress import BrokenPipeSafeStream
 from gpt_cli.terminal.words import format_duration, plural
 from gpt_cli.training.class_evaluation import ClassEvalMetrics
@@ -135,8 +135,8 @@ class Console:
         self._progress(step, f"{evaluation.describe()}  {format_duration(seconds)}{remaining}")
 
     def sample(self, text: str) -> None:
-        """Print a sample, a margin before each of its lines, but not before the continuation of a wrapped line."""
-        self.note("\n".join(line for paragraph in text.split("\n") for line in _wrapped(paragraph)))
+        """Print a sample, a margin before each of its lines."""
+        self.note("\n".join(f"    | {escape_control_chars(line)}" for line in text.split("\n")))
 
     def note(self, text: str) -> None:
         """Print a message, above the bar if there is one."""
@@ -194,13 +194,6 @@ def _examples(config: Config, corpus: Corpus, n: int) -> str:
         of_all = f" of {len(corpus.examples['train']):,}" if n < len(corpus.examples["train"]) else ""
         return f"  {'chats ' if config.data.format == 'chat' else 'pairs '} {n:,}{of_all} to train on\n"
     return ""
-
-
-def _wrapped(line: str) -> Iterator[str]:
-    margin = "    | "
-    for piece in wrap_line(escape_control_chars(line), WIDTH - len(margin)):
-        yield margin + piece
-        margin = " " * len(margin)
 
 
 def _heading(step: int, steps: int, finished: str | None) -> str:

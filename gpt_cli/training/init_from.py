@@ -13,8 +13,7 @@ from gpt_cli.run.find_run import find_run
 from gpt_cli.run.load_model import load_weights, tensor_specs
 from gpt_cli.run.open_checkpoint import no_checkpoint
 from gpt_cli.run.tensors import check_tensors
-from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.terminal.table import shorten
+from gpt_cli.terminal.escape import escape_control_chars, shorten
 from gpt_cli.tokenizer import Tokenizer
 
 FREE = frozenset({"dropout", "attention_dropout", "init_std", "zero_init", "previous_token_init"})

@@ -306,23 +306,17 @@ def test_thinning_keeps_the_extremes_and_the_order(ys: list[float], max_points: 
     assert all(ys[int(x)] == y for x, y in zip(thinned.x, thinned.y, strict=True))
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80])
-def test_the_differences_fit_the_terminal_whole_whatever_the_runs_are_called_and_however_many_there_are(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_the_differences_are_whole_whatever_the_runs_are_called_and_however_many_there_are(runs: Path) -> None:
     (runs / "chars").rename(runs / ("c" * 60))
     names = [runs / ("c" * 60), *[runs / "pieces"] * 8]
     for chosen in (names[:2], names[:3], names):
         records = read_records(chosen, silent)
         differences = compare(records)
-        text = render_differences(records, differences)
-        assert max(map(len, text.splitlines())) <= columns
+        lines = render_differences(records, differences).splitlines()
         for row in differences["config"]:
-            shown = [line for line in text.splitlines() if line.strip()]
-            assert sum(line.count("c" * 10) for line in shown) >= 1, "the long name"
-            for value in row.texts:
-                assert all(word in text for word in value.split() if len(word) <= 14), (row.key, value)
+            shown = next(line for line in lines if line.split()[:1] == [row.key])
+            assert " ".join(shown.split()).startswith(" ".join([row.key, *" ".join(row.texts).split()]))
+        assert all(("c" * 60) in line for line in lines if line.split()[:1] in (["config"], ["results"]))
 
 
 def test_a_run_does_not_differ_from_itself(runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a terminal shows: a live line while a run trains, tables that fit, and a word within a second of long work."""
+"""What a terminal shows: a live line while a run trains, a word on long work, whole tables; and nothing drives it."""
 
 import errno
 import fcntl
@@ -6,25 +6,27 @@ import io
 import os
 import pty
 import re
-import shutil
 import struct
 import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable
+import unicodedata
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpt_cli.terminal.escape import display_width
+from gpt_cli.cli.main import main
+from gpt_cli.terminal.escape import display_width, escape_control_chars, shorten
 from gpt_cli.terminal.progress import stage_progress, working
-from gpt_cli.terminal.table import render_pairs, render_table
+from gpt_cli.terminal.table import render_cell, render_table
 from gpt_cli.training import console as module
 from gpt_cli.training.console import Console
-from tests.support.command import ROOT, subprocess_env
+from tests.support.command import subprocess_env
 
 TINY = (
     *("model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.context_length=8", "train.batch_size=1"),
@@ -154,43 +156,74 @@ def test_the_bar_says_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "evaluating and saving: " in terminal.getvalue()
 
 
-ROWS = [("blocks.*.attention.q_norm.weight", "384 x 128", 4, 196_608), ("head.weight", "103 x 128", 1, 13_184)]
-LONG = "a sentence of many words that has to be folded somewhere, since no terminal is as wide as it is long"
+TEXTS = st.text(st.characters() | st.sampled_from("\x1b\x9b\r\u202e\u2066\u200d\u3000 世\u0301"), max_size=12)
+ROWS = st.integers(1, 4).flatmap(
+    lambda n: st.lists(st.lists(TEXTS | st.integers() | st.none(), min_size=n, max_size=n), min_size=1, max_size=5)
+)
 
 
-@pytest.mark.parametrize("columns", [40, 50, 60, 72, 80])
-def test_a_table_fits_the_terminal_and_loses_no_word(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    tables = [
-        render_table(ROWS, header=("parameters", "shape", "tensors", "elements")),
-        render_table([("check", "ok", LONG), ("x" * 30, "FAILED", LONG)], header=("check", "result", "figure")),
-        render_pairs({"weights sha256": "ab" * 32, "text": LONG}),
-    ]
-    for table in tables:
-        assert max(map(display_width, table.splitlines())) <= columns, table
-    for row in ROWS:
-        for word in (row[0], f"{row[3]:,}"):
-            assert word in tables[0]
-    assert "".join(tables[1].split()).count("".join(LONG.split())[-12:]) == 2
-    assert "".join(tables[2].split()).count("ab" * 32) == 1
+def drives_a_terminal(character: str) -> bool:
+    """Controls, surrogates, line separators, and what sets a direction."""
+    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(character) in (
+        *("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"),
+    )
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("columns", ["40", "60"])
-def test_verbs_keep_to_a_narrow_terminal(
-    gpt_here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str
+@given(ROWS, st.booleans())
+def test_a_table_has_each_cell_whole_and_aligned_by_display_width_and_drives_no_terminal(
+    rows: list[list[Any]], headed: bool
 ) -> None:
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    (tmp_path / "book.txt").write_text("the king and the queen went to the town\n" * 50)
-    for name in ("a", "b"):
-        assert gpt_here("train", "book.txt", *TINY, "train.steps=1", f"run_dir=runs/{name}").rc == 0
-    monkeypatch.setenv("COLUMNS", columns)
-    for arguments in (
-        *(["info", "runs/a"], ["doctor", "runs/a"], ["diff", "runs/a", "runs/b"], ["data", "inspect", "book.txt"]),
-        *(["data", "list"], ["eval", "runs/a"], ["runs"], ["attention", "runs/a", "--ascii"]),
-        *(["config", "show", "configs/quickstart.yaml"], ["tokenize", "book.txt", "--text", "the king"]),
-    ):
-        outcome = gpt_here(*arguments)
-        assert outcome.rc == 0, outcome.stderr
-        widest = max(outcome.stdout.splitlines(), key=display_width)
-        assert display_width(widest) <= int(columns), (arguments, widest)
+    header = [f"name {index}" for index in range(len(rows[0]))] if headed else []
+    lines = render_table(rows, header=header).split("\n")
+    shown = [[render_cell(cell) for cell in row] for row in ([header] if headed else []) + rows]
+    assert len(lines) == len(shown)
+    assert not any(map(drives_a_terminal, "".join(lines)))
+    widths = [max(map(display_width, column)) for column in zip(*shown, strict=True)]
+    for line, cells in zip(lines, shown, strict=True):
+        for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+            numeric = all(isinstance(row[index], int | None) for row in rows)
+            padding = " " * (width - display_width(cell))
+            place = padding + cell if numeric else cell + padding
+            assert line.startswith(place) or line == place.rstrip()
+            line = line[len(place) + 2 :]
+        assert line == ""
+
+
+@given(st.text(st.characters()))
+def test_no_text_drives_a_terminal_or_hides_in_it(text: str) -> None:
+    escaped = escape_control_chars(text)
+    assert not any(map(drives_a_terminal, escaped))
+    assert not set(escaped) & set("\xad\u200e\u200f\u061c\u2060\ufeff\U000e0041")
+    assert escape_control_chars(escaped) == escaped
+    assert escape_control_chars(text, keep="\n\t").count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize("text", ["می\u200cخواهم", "👨\u200d👩\u200d👧", "ភាសា\u200bខ្មែរ", "❤\ufe0f", "e\u0301"])
+def test_a_text_is_left_as_its_script_writes_it(text: str) -> None:
+    assert escape_control_chars(text) == text
+
+
+@given(st.text(st.characters()).map(escape_control_chars), st.integers(2, 40))
+def test_a_shortened_text_fits_and_says_that_it_was_cut(text: str, columns: int) -> None:
+    short = shorten(text, columns)
+    assert display_width(short) <= columns
+    assert short == text or (short.endswith("…") and text.startswith(short[:-1]))
+
+
+@pytest.mark.parametrize("value", ["a  b", " a", "a "])
+def test_spaces_of_a_cell_stay(value: str) -> None:
+    assert render_table([(value, "|")]) == f"{value}  |"
+
+
+def test_a_sample_shows_which_lines_are_its_own() -> None:
+    printed: list[str] = []
+    Console(printed.append).sample(f"{'word ' * 30}\n\nx\x1b[2J\n{'世' * 50}")
+    assert printed == [f"    | {'word ' * 30}\n    | \n    | x\\x1b[2J\n    | {'世' * 50}"]
+
+
+@pytest.mark.parametrize("columns", [40, 45, 60, 200])
+def test_help_keeps_to_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for verb in ("sample", "train", "score"):
+        assert main([verb, "--help"]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= min(columns, 100)

@@ -20,7 +20,6 @@ from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.files.os_errors import translate_os_errors
-from gpt_cli.terminal.escape import WIDTH
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
@@ -105,7 +104,6 @@ class Request:
         from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key, refuse_twice
         from gpt_cli.config import dump_config, parse_config, to_yaml_scalar
         from gpt_cli.config.load import parse_overrides, sets_null
-        from gpt_cli.terminal.table import fold
 
         # null leaves to `gpt` what it would choose anyway
         chosen_anyway = ("run_dir=", "tokenizer.vocab_size=")
@@ -157,7 +155,7 @@ class Request:
             {**values, "data.source": source}, run_dir, None if base is None else base.values
         )
         sentences = [*(base.sentences if base is not None else []), *(reasons[:2] if by_time else reasons)]
-        note("\n".join(line for sentence in sentences for line in fold(sentence.split(" "), WIDTH)))
+        note("\n".join(sentences))
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         return parse_config(dump_config(fitted, full=False), str(Path(run_dir) / "config.yaml"), overrides)
 

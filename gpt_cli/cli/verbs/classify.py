@@ -117,14 +117,11 @@ def _without_empty(
 
 
 def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:
-    """The labels with their probabilities, and, where there are several texts, the text as far as there is room."""
-    from gpt_cli.cli.output import terminal_width
-    from gpt_cli.terminal.escape import display_width, escape_control_chars
-    from gpt_cli.terminal.table import shorten
+    """The labels with their probabilities, and, where there are several texts, the text."""
+    from gpt_cli.terminal.escape import escape_control_chars
 
     verdict = "  ".join(f"{share:.4f} {escape_control_chars(label)}" for label, share in likeliest.items())
-    room = terminal_width() - display_width(verdict) - 2
-    print(verdict if alone or room < 10 else f"{verdict}  {shorten(escape_control_chars(text), room)}", flush=True)
+    print(verdict if alone else f"{verdict}  {escape_control_chars(text)}", flush=True)
 
 
 def _read(

@@ -11,7 +11,6 @@ from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError
 from gpt_cli.files.os_errors import translate_os_errors
-from gpt_cli.terminal.escape import WIDTH
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
 
@@ -42,7 +41,6 @@ def show(
     """
     from gpt_cli.cli.options.config_argument import file_first, load_effective
     from gpt_cli.config import explain, to_yaml_scalar
-    from gpt_cli.terminal.table import terminal_columns
 
     name, overrides = file_first("config show", str(file), overrides or [], missing="FILE")
     file = Path(name)
@@ -56,12 +54,8 @@ def show(
     key_width = max(len(row.key) for row in rows)
     values = [to_yaml_scalar(row.value) for row in rows]
     value_width = min(max(map(len, values)), VALUE_WIDTH)
-    columns = terminal_columns()
     for row, value in zip(rows, values, strict=True):
-        if columns < WIDTH:
-            write_text(f"{row.key}: {value}\n  {row.origin}\n")
-        else:
-            write_text(f"{row.key:<{key_width}}  {value:<{value_width}}  {row.origin}\n")
+        write_text(f"{row.key:<{key_width}}  {value:<{value_width}}  {row.origin}\n")
 
 
 @app.command()

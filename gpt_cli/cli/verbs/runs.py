@@ -35,7 +35,6 @@ def runs(
     """
     if context.invoked_subcommand is not None:
         return
-    from gpt_cli.cli.output import terminal_width
     from gpt_cli.files.locations import require_directory
     from gpt_cli.report.runs import list_runs, render_runs
     from gpt_cli.run.find_run import is_run
@@ -46,7 +45,7 @@ def runs(
     if json:
         print_json({"runs": [asdict(line) for line in lines]})
     elif lines:
-        print(render_runs(lines, width=terminal_width()))
+        print(render_runs(lines))
     elif is_run(str(place)):
         note(f"{place} is a run, not a folder of runs: gpt info {quote(str(place))}")
     elif (inside := next(iter(sorted(place.glob("*/*/run.json"))), None)) is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.files.locations import refuse_dash
 
@@ -80,7 +80,7 @@ def scale(
     if json:
         print_json(asdict(result))
     else:
-        print(render_scale(result, width=terminal_width()))
+        print(render_scale(result))
     for name in ("law.png", ADVISED):
         note(f"wrote {home / name}")
     return ExitCode.DONE

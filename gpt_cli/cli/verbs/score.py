@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 from shlex import quote
@@ -197,13 +196,11 @@ def _as_object(line: "ScoredLine") -> dict[str, Any]:
 
 
 def _print_rows(lines: "Iterable[ScoredLine]", last: int, tokens: bool) -> None:
-    """Coloured on a terminal that has colours; else columns, as wide as COLUMNS says, or 80."""
+    """Print lines or tokens; coloured on a terminal that has colours."""
     from gpt_cli.report.score_text import render_legend, render_lines, render_tokens
 
     coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    columns = shutil.get_terminal_size().columns
-    width = None if coloured else columns
-    for row in render_tokens(lines, last, columns) if tokens else render_lines(lines, last, width):
+    for row in render_tokens(lines, last) if tokens else render_lines(lines, last, coloured=coloured):
         print(row)
     sys.stdout.flush()
     if coloured and not tokens:

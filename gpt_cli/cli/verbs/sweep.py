@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.output import JsonOption, note, print_json, terminal_width
+from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.files.locations import refuse_dash
 
@@ -75,7 +75,7 @@ def sweep(
     if json:
         print_json({**finished.result.to_json(), "files": [str(file) for file in files]})
     else:
-        print(render_sweep(finished.result, width=terminal_width()))
+        print(render_sweep(finished.result))
     if finished.exit_code is not None:
         note("stopped; the same command goes on from here")
         return finished.exit_code
