@@ -34,7 +34,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         self._metrics = AppendOnlyFile(run_dir / METRICS)
         self._samples = AppendOnlyFile(run_dir / SAMPLES)
         self._events = AppendOnlyFile(run_dir / EVENTS)
-        self.sinks = Sinks({}, self.event)
+        self.sinks = Sinks(self.event)
 
     def metrics(self, step: int, *, time: float, **values: float) -> None:
         """Record the `values` measured at `step`, after `time` seconds of training.
@@ -44,7 +44,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         record = {"step": step, "time": time, **finite}
         self._metrics.append(_to_json(record))
-        self.sinks.metrics(record)
+        self.sinks.each(lambda sink: sink.metrics(record))
 
     def sample(self, step: int, *, prompt: str, text: str) -> None:
         """Record what the model wrote after `prompt` at `step`."""
@@ -68,7 +68,8 @@ class RunLog(AbstractContextManager["RunLog"]):
         """Drop, atomically, metrics and samples of later steps: training goes on from `step` and repeats them."""
         for file in (self._metrics, self._samples):
             file.rewrite([line for record, line in _read_records(file.path) if record["step"] <= step])
-        self.sinks.begin(step, [record for record, _ in _read_records(self._metrics.path)])
+        records = [record for record, _ in _read_records(self._metrics.path)]
+        self.sinks.each(lambda sink: sink.begin(step, records))
 
     def sync(self) -> None:
         """Make what was written survive a power cut; done before a checkpoint says that it happened."""
@@ -76,7 +77,7 @@ class RunLog(AbstractContextManager["RunLog"]):
             file.sync()
 
     def close(self) -> None:
-        self.sinks.close()
+        self.sinks.each(lambda sink: sink.close())
         for file in (self._metrics, self._samples, self._events):
             file.close()
 

@@ -10,7 +10,8 @@ metrics.jsonl stays the truth. A sink that fails is dropped, which is an event o
 import hashlib
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc
 
 
 class Sink(Protocol):
-    """Something that receives the metrics."""
+    """Something that receives the metrics; made of a run's directory and its config."""
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         """Training goes on after `step`; `records` are all figures up to it."""
@@ -39,17 +40,15 @@ class Sink(Protocol):
 class CSVSink:
     """Every figure has its column, empty where a line does not have it."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, config: Config) -> None:
         self._file = AppendOnlyFile(run_dir / "metrics.csv")
+        self.close = self._file.close
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
         self._file.rewrite([",".join(COLUMNS), *map(self._line, records)])
 
     def metrics(self, record: MetricsRecord) -> None:
         self._file.append(self._line(record))
-
-    def close(self) -> None:
-        self._file.close()
 
     @staticmethod
     def _line(record: MetricsRecord) -> str:
@@ -59,14 +58,13 @@ class CSVSink:
 class TensorBoardSink:
     """A curve for each figure; what is repeated after a resume replaces what was there."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, config: Config) -> None:
         self._folder = str(run_dir / "tensorboard")
-        self._module: Any = importlib.import_module("torch.utils.tensorboard")
         self._writer: Any = None
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
-        self.close()
-        self._writer = self._module.SummaryWriter(self._folder, purge_step=step + 1)
+        module: Any = importlib.import_module("torch.utils.tensorboard")
+        self._writer = module.SummaryWriter(self._folder, purge_step=step + 1)
 
     def metrics(self, record: MetricsRecord) -> None:
         for name, value in _figures(record).items():
@@ -105,57 +103,48 @@ class WandbSink:
         self._run.finish()
 
 
-class Sinks:
-    """All that a run has; `log_event` records which one failed, and why."""
+_KINDS: dict[str, Callable[[Path, Config], Sink]] = {"csv": CSVSink, "tensorboard": TensorBoardSink, "wandb": WandbSink}
 
-    def __init__(self, sinks: Mapping[str, Sink], log_event: Callable[..., None]) -> None:
-        self._sinks = dict(sinks)
+
+class Sinks:
+    """All that a run has. One that fails is dropped; `log_event` records which, and why."""
+
+    def __init__(self, log_event: Callable[..., None]) -> None:
+        self._sinks: dict[str, Sink] = {}
         self._log_event = log_event
 
-    def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
-        self._each(lambda sink: sink.begin(step, records))
+    def open(self, name: str, run_dir: Path, config: Config) -> None:
+        with self._dropping(name):
+            self._sinks[name] = _KINDS[name](run_dir, config)
 
-    def metrics(self, record: MetricsRecord) -> None:
-        self._each(lambda sink: sink.metrics(record))
-
-    def close(self) -> None:
-        self._each(lambda sink: sink.close())
-
-    def _each(self, act: Callable[[Sink], None]) -> None:
+    def each(self, act: Callable[[Sink], None]) -> None:
         for name, sink in list(self._sinks.items()):
-            try:
+            with self._dropping(name):
                 act(sink)
-            except Exception as error:
-                del self._sinks[name]
-                self._log_event("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
+
+    @contextmanager
+    def _dropping(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._sinks.pop(name, None)
+            self._log_event("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
 
 
 def require_sinks(config: Config) -> None:
     """Raise RequestError where a sink needs a package that is not installed."""
     for sink in config.log.sinks:
         if find_spec(sink) is None:  # they are called like their packages
-            raise RequestError(
-                f"log.sinks names {sink}, and the package {sink} is not installed",
-                keys=["log.sinks"],
-                kind="package",
-                choices=["gpt-cli[track]"],
-            )
+            missing = f"log.sinks names {sink}, and the package {sink} is not installed"
+            raise RequestError(missing, keys=["log.sinks"], kind="package", choices=["gpt-cli[track]"])
 
 
 def open_sinks(config: Config, run_dir: Path, log_event: Callable[..., None]) -> Sinks:
     """The sinks that `config` asks for, of the run in `run_dir`."""
-    sinks: dict[str, Sink] = {}
+    sinks = Sinks(log_event)
     for name in dict.fromkeys(config.log.sinks):
-        try:
-            if name == "csv":
-                sinks[name] = CSVSink(run_dir)
-            elif name == "tensorboard":
-                sinks[name] = TensorBoardSink(run_dir)
-            else:
-                sinks[name] = WandbSink(run_dir, config)
-        except Exception as error:
-            log_event("sink failed", sink=name, error=f"{type(error).__name__}: {error}"[:500])
-    return Sinks(sinks, log_event)
+        sinks.open(name, run_dir, config)
+    return sinks
 
 
 def _figures(record: MetricsRecord) -> dict[str, float]:
