@@ -152,7 +152,7 @@ MUTATIONS = [
     Mutation(
         "logs are not cut back on a resume",
         "training/state.py",
-        (("        run.log.truncate(checkpoint.step)\n", ""),),
+        (("        run.log.truncate(checkpoint.step, note)\n", ""),),
         "run/test_kill_anytime.py::test_a_run_killed_20_times_ends_as_if_it_never_was[muon-dropout-accumulation]",
     ),
     Mutation(

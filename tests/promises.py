@@ -84,11 +84,16 @@ PROMISES = [
         "A flipped bit in a checkpoint is told by every command that reads it, and one elsewhere in a run changes no"
         " number",
         "flipped bits in each file of a checkpoint, and commands that read it; in each file that a run writes once, and"
-        " then an evaluation and a resume; every bit of logs",
+        " then an evaluation and a resume",
         (f"{DAMAGE}::test_a_thousand_flips_of_a_thousand_are_noticed",
          f"{DAMAGE}::test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it",
-         f"{DAMAGE}::test_a_flip_in_what_a_run_wrote_once_changes_no_number",
-         "run/test_log.py::test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened"),
+         f"{DAMAGE}::test_a_flip_in_what_a_run_wrote_once_changes_no_number"),
+    ),
+    Promise(
+        "A damaged line of a log is told and skipped, and keeps no run from resuming",
+        "every bit of logs, flipped; commands that read them; runs that are resumed",
+        ("run/test_log.py::test_any_flipped_bit_costs_the_lines_that_it_damages_and_no_resume",
+         "run/test_log.py::test_every_command_that_reads_a_log_notes_a_damaged_line_once_and_works"),
     ),
     Promise(
         "Keeping few never deletes the only good one, nor the best",

@@ -10,6 +10,7 @@ import torch
 
 from gpt_cli.config import SampleConfig
 from gpt_cli.corpus.turn_template import TurnTemplate
+from gpt_cli.errors import Notify
 from gpt_cli.export.answer_borders import with_chat_template
 from gpt_cli.export.architectures import LAYOUTS
 from gpt_cli.export.class_layouts import choose_class_layout, label_config
@@ -25,8 +26,8 @@ DType = Literal["f32", "f16", "bf16"]
 DTYPES: dict[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
-def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") -> Layout:
-    """Write the model of `run` to the new `directory`, and return its layout.
+def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32", note: Notify = lambda _: None) -> Layout:
+    """Write the model of `run` to the new `directory`, and return its layout. Notes damaged lines of its metrics.
 
     Raises RequestError, naming the options that prevent it, if no architecture of Transformers represents the model
     exactly, ExistsError if `directory` exists, and DiskError.
@@ -64,7 +65,7 @@ def export_huggingface(run: LoadedRun, directory: Path, dtype: DType = "f32") ->
         "tokenizer_config.json": _json(
             tokenizer_config(tokenizer, model.context_length, allow_special, is_padded=labels is not None) | chat
         ),
-        "README.md": model_card(run, layout.architecture).encode(),
+        "README.md": model_card(run, layout.architecture, note).encode(),
     }
     if labels is None:
         never = {} if tokenizer.unk_id is None else {"suppress_tokens": [tokenizer.unk_id]}  # which nothing writes here

@@ -1,12 +1,13 @@
 """The README of an exported model: size, validation loss, usage, config."""
 
 from gpt_cli.config import dump_config
+from gpt_cli.errors import Notify
 from gpt_cli.run.load_model import LoadedRun
 from gpt_cli.run.log import read_metrics
 from gpt_cli.terminal.words import plural
 
 
-def model_card(run: LoadedRun, architecture: str) -> str:
+def model_card(run: LoadedRun, architecture: str, note: Notify) -> str:
     """The model card in Markdown, with the metrics of the run and its config."""
     parameters = sum(p.numel() for p in run.model.parameters())
     tokenizer = f"{run.tokenizer.kind} vocabulary of {run.tokenizer.vocab_size:,} ids"
@@ -20,7 +21,7 @@ pipeline_tag: {"text-classification" if classes else "text-generation"}
 
 Trained with `gpt`; in Transformers it is a `{architecture}`.
 
-{_table(_training_facts(run) | {"tokenizer": tokenizer, "context": _context(run)})}
+{_table(_training_facts(run, note) | {"tokenizer": tokenizer, "context": _context(run)})}
 
 ## Use
 
@@ -62,19 +63,19 @@ def _context(run: LoadedRun) -> str:
     return plural(run.config.model.context_length, "token")
 
 
-def _training_facts(run: LoadedRun) -> dict[str, str]:
+def _training_facts(run: LoadedRun, note: Notify) -> dict[str, str]:
     """Step, validation loss and weights digest of the checkpoint, by name."""
     pairs = {"step": f"{run.step:,}"}
     if isinstance(loss := run.state.get("val_loss"), float):
         pairs["validation loss"] = f"{loss:.4f} nats per {run.config.task.predicted}"
-    if bits := _bits(run):
+    if bits := _bits(run, note):
         pairs["bits per byte"] = f"{bits:.4f}"
     return pairs | {"weights": f"sha256 {run.weights_sha256}"}
 
 
-def _bits(run: LoadedRun) -> float | None:
+def _bits(run: LoadedRun, note: Notify) -> float | None:
     """Bits per byte at the checkpoint, from the log of its run, if it is there."""
-    lines = read_metrics(run.path.parent.parent)
+    lines = read_metrics(run.path.parent.parent, note)
     return next((line["bpb"] for line in lines if line["step"] == run.step and "bpb" in line), None)
 
 

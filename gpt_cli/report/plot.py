@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from gpt_cli.config import Config, load_config
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.report.figure_io import COLOURS, add_grid, check_output, label, new_axes, write_picture
 from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
@@ -59,16 +59,17 @@ def plot_runs(
     log_x: bool = False,
     log_y: bool = False,
     width: float = _WIDTH,
+    note: Notify = lambda _: None,
 ) -> None:
     """Draw `y` of `runs` into `output`, `width` inches wide: training (each value, and a moving average) and, of
     losses, validation; of accuracies, validation alone.
 
-    The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Raises
-    RequestError for an output that cannot be written, UserError for a run without these metrics.
+    The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Notes each
+    damaged line. Raises RequestError for an output that cannot be written, UserError for a run without these metrics.
     """
     check_output(output, hint="gpt plot RUN -o loss.png")
     figure, axes = new_axes(width, 0.6 * width)
-    all_metrics = [read_metrics(run) for run in runs]
+    all_metrics = [read_metrics(run, note) for run in runs]
     _refuse_other_units(runs, all_metrics, y, output)
     for index, (run, name) in enumerate(zip(runs, map(label, run_names(runs)), strict=True)):
         _draw_run(axes, run, all_metrics[index], name, index, x, y, alone=len(runs) == 1)

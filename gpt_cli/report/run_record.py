@@ -83,8 +83,8 @@ class RunRecord:
 def read_record(run: Path, name: str, note: Notify) -> RunRecord:
     """Read the run directory `run`; `name` is its display name.
 
-    Raises RequestError if it is not a run, DamagedError if it cannot be read. A damaged checkpoint is skipped with a
-    `note`.
+    Raises RequestError if it is not a run, DamagedError if it cannot be read. A damaged checkpoint, or line of a
+    log, is skipped with a `note`.
     """
     if is_checkpoint(run):
         raise RequestError(f"{run} is a checkpoint, and its run has the curves and samples", choices=run_around(run))
@@ -107,7 +107,7 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         splits["train"], splits["val"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{run} is damaged: its {DATA} or {RUN} does not say what a run's does ({error})") from error
-    metrics, events = read_metrics(run), read_events(run)
+    metrics, samples, events = read_metrics(run, note), read_samples(run, note), read_events(run, note)
     logged = max((line["step"] for line in metrics), default=0)
     if checkpoint is not None and logged + config.log.every <= checkpoint.step:  # a run that is stopped logs no step
         note(
@@ -127,11 +127,8 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         created=created,
         command=command,
         environment=environment | ({"device": str(devices[-1])} if devices else {}),
-        metrics=[_numbers(line) for line in metrics],
-        samples=[
-            {"step": line["step"], "prompt": str(line.get("prompt", "")), "text": str(line.get("text", ""))}
-            for line in read_samples(run)
-        ],
+        metrics=metrics,
+        samples=samples,
         events=events,
         saved=None
         if checkpoint is None
@@ -170,8 +167,3 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     """Display names of runs: the directory's name, or the path where names would be equal."""
     names = [run.resolve().name for run in runs]
     return names if len(set(names)) == len(names) else [str(run) for run in runs]
-
-
-def _numbers(line: dict[str, Any]) -> dict[str, Any]:
-    """The finite numbers of a metrics line."""
-    return {name: value for name, value in line.items() if isinstance(value, int | float)}

@@ -125,7 +125,7 @@ def _saved(run: Path) -> float:
 def _describe(run: Path, config: Config, common: dict[str, Any]) -> RunLine:
     try:
         checkpoints = list_checkpoints(run)
-        evaluations = [line for line in read_metrics(run) if _is_finite(line.get("val_loss"))]
+        evaluations = [line for line in read_metrics(run) if "val_loss" in line]
         parameters = _parameters(checkpoints[0]) if checkpoints else None
         steps = checkpoint_step(checkpoints[0]) if checkpoints else None
         imported = is_imported(run)
@@ -176,10 +176,6 @@ def _may_be_a_run(folder: Path) -> bool:
     if os.access(folder, os.X_OK):
         return os.path.isfile(folder / RUN)
     return not os.access(folder, os.R_OK) or RUN in os.listdir(folder)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _state(run: Path, steps: int | None, of_steps: int) -> str:

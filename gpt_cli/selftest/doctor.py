@@ -91,7 +91,11 @@ def _describe_files(path: Path) -> str:
 
 
 def _describe_logs(path: Path) -> str:
-    metrics, samples, events = read_metrics(path), read_samples(path), read_events(path)
+    damaged: list[str] = []
+    metrics, samples, events = (read(path, damaged.append) for read in (read_metrics, read_samples, read_events))
+    if damaged:
+        more = f"; so are {len(damaged) - 1:,} more" if damaged[1:] else ""
+        raise UserError(damaged[0] + more)
     steps = [line["step"] for line in metrics if "loss" in line]
     if steps != sorted(set(steps)):
         raise UserError("metrics.jsonl tells a step twice or out of order")
@@ -147,9 +151,7 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
     newest = max(intact, key=lambda checkpoint: checkpoint.step)
     step = newest.step
     refuse_edited_config(path, config, newest)
-    read_metrics(path), read_samples(path)  # raises for a damaged line, as a training that resumes does
-    events = read_events(path)
     if step >= steps:
         return f"all {steps:,} steps are done"
-    over = why_over(events, step)
+    over = why_over(read_events(path), step)
     return f"would resume from step {step:,} of {steps:,}" if over is None else f"ended at step {step:,}: {over}"

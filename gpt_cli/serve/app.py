@@ -7,7 +7,7 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -55,9 +55,12 @@ class ServerState:
     follow: float | None = None
     """Seconds between two looks for new checkpoints. None: the server does not look."""
     note: Notify = lambda _: None
+    note_once: Notify = field(init=False)
+    """For texts that come with every request alike."""
     scheduler: Scheduler = field(init=False)
 
     def __post_init__(self) -> None:
+        self.note_once = cache(self.note)
         self.scheduler = Scheduler(self.limits, self.metrics)
         self.metrics.watch(self.scheduler)
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from gpt_cli.config import Config, changed_keys, load_config
-from gpt_cli.errors import UserError
+from gpt_cli.errors import Notify, UserError
 from gpt_cli.report import html
 from gpt_cli.run.checkpoint import CONFIG
 from gpt_cli.run.log import read_metrics, read_samples
@@ -98,14 +98,14 @@ async def run(state: "ServerState", request: Request) -> Response:
     name = request.path_params["name"]
     if name not in state.registry.paths:
         raise ApiError(404, "there is no such run", code="model_not_found")
-    return AsciiJSONResponse(await asyncio.to_thread(_run_json, state.registry, name))
+    return AsciiJSONResponse(await asyncio.to_thread(_run_json, state.registry, name, state.note_once))
 
 
-def _run_json(registry: ModelRegistry, name: str) -> dict[str, Any]:
+def _run_json(registry: ModelRegistry, name: str, note: Notify) -> dict[str, Any]:
     path = registry.paths[name]
     config = _config(path)
-    metrics = read_metrics(path) if config is not None else []
-    samples = read_samples(path)[-_MAX_SAMPLES:] if config is not None else []
+    metrics = read_metrics(path, note) if config is not None else []
+    samples = read_samples(path, note)[-_MAX_SAMPLES:] if config is not None else []
     steps = config.train.steps if config is not None else 0
     last = metrics[-1]["step"] if metrics else 0
     log = path / "metrics.jsonl"
@@ -117,7 +117,7 @@ def _run_json(registry: ModelRegistry, name: str) -> dict[str, Any]:
         "of": steps,
         "live": live,
         "metrics": rows,
-        "samples": [{key: sample[key] for key in ("step", "prompt", "text")} for sample in samples],
+        "samples": samples,
     }
 
 

@@ -147,9 +147,9 @@ class TrainingState:
         if checkpoint is None:
             if lost:
                 note(f"{run.path} has no checkpoint: its {lost:,} steps are lost, and training starts again")
-            run.log.truncate(-1)
+            run.log.truncate(-1, note)
             return None, 0.0
-        run.log.truncate(checkpoint.step)
+        run.log.truncate(checkpoint.step, note)
         self.load(checkpoint)
         return checkpoint.step, checkpoint.get_float("seconds")
 

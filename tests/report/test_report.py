@@ -391,8 +391,6 @@ DAMAGE: list[tuple[str, Callable[[str], str]]] = [
     ("data.json", lambda _: '{"source": 1, "fingerprint": 2, "splits": {"train": 3}}'),
     ("run.json", lambda _: "{}"),
     ("run.json", lambda _: '{"versions": [], "created": 1, "command": 2}'),
-    ("metrics.jsonl", lambda text: "{\n" + text),
-    ("samples.jsonl", lambda text: '{"step": "x"}\n' + text),
 ]
 
 

@@ -98,19 +98,19 @@ def test_a_run_is_over_at_its_newest_step_alone_and_while_no_rule_of_its_end_cha
     assert "would go on from step 2" in gpt_here("train", "runs/two", "train.max_minutes=5", "--dry-run").stdout
     events = Path("runs/two/events.jsonl")
     lines = [json.loads(line) for line in events.read_text().splitlines()]
-    for line in lines:
-        line.pop("crc32")
     events.write_text("".join(json.dumps(line | {"step": 1}) + "\n" for line in lines))
     assert states() == ["stopped"]
     events.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "final"}) + "\n" for line in lines))
     assert states() == ["stopped"]
     events.write_text("damaged\n")
-    assert "has a damaged line" in states()[0]
+    assert states() == ["stopped"]
 
 
 def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, work_dir):
     Path("runs/one/config.yaml").write_text("model: {n_layer: many}\n")
-    Path("runs/two/metrics.jsonl").write_text("no json\n")
+    Path("runs/two/data.json").write_text("no json\n")
+    for path in Path("runs").glob("wide*/metrics.jsonl"):
+        path.write_text("no json\n")
     output = gpt_here("runs")
     assert output.rc == 0
     assert output.stdout.count("damaged") >= 2

@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_cli.files import DamagedError
-from gpt_cli.run.log import RunLog, read_events, read_metrics, read_samples
+from gpt_cli.run.log import EVENTS, METRICS, SAMPLES, RunLog, read_events, read_metrics, read_samples
+from tests.support.command import Run
+from tests.support.tiny_run import make_config, run
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What others read: its lines without their sums."""
-    actual = [json.loads(line) for line in path.read_text().splitlines()]
-    assert all(list(line)[-1] == "crc32" and int(line.pop("crc32"), 16) < 1 << 32 for line in actual)
-    return actual
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def write(run: Path, *steps: int) -> None:
@@ -96,29 +96,60 @@ def test_a_line_half_written_when_the_process_died_is_dropped(tmp_path: Path, si
     assert [line["step"] for line in lines(tmp_path / "samples.jsonl")] == [1, 2, 3]
 
 
-def test_every_flip_of_one_bit_in_a_log_is_told_also_while_it_is_opened(
+def test_any_flipped_bit_costs_the_lines_that_it_damages_and_no_resume(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     write(tmp_path, 1, 20)
     with RunLog(tmp_path) as log:
+        log.event("started", step=0)
         log.event("note", text="deadbeef")
+    originals = {name: (tmp_path / name).read_bytes() for name in (METRICS, SAMPLES, EVENTS)}
     flips = 0
-    for name, read in (("metrics", read_metrics), ("samples", read_samples), ("events", read_events)):
-        path = tmp_path / f"{name}.jsonl"
-        data = path.read_bytes()
-        for at in range(len(data)):
-            for bit in range(8):
-                path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
-                with pytest.raises(DamagedError, match="damaged line"):
-                    read(tmp_path)
-                flips += 1
-        path.write_bytes(data[:-1] + b"\x0b")
-        with pytest.raises(DamagedError, match="damaged line"):
-            RunLog(tmp_path)
-        assert path.read_bytes()[-1:] == b"\x0b"
+    for name, read in ((METRICS, read_metrics), (SAMPLES, read_samples), (EVENTS, read_events)):
+        path, data, whole = tmp_path / name, originals[name], read(tmp_path, pytest.fail)
+        for at, bit in product(range(len(data)), range(8)):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            number, notes = data[:at].count(b"\n"), list[str]()
+            found = read(tmp_path, notes.append)
+            after = whole[number + 2 if data[at] == ord("\n") else number + 1 :]  # without a newline two lines are one
+            assert found[:number] == whole[:number]
+            assert found[len(found) - len(after) :] == after
+            if len(found) < len(whole) and at + 1 < len(data):
+                places = [f"{path}:{number + 1} is damaged and skipped", f"{path}:{number + 2} is damaged and skipped"]
+                assert notes == places[: len(notes)] != []  # two, if the flip made a newline
+            else:
+                assert notes == []
+            if bit == at % 8:
+                with RunLog(tmp_path) as log:
+                    log.truncate(10)
+                    log.metrics(11, time=1.1)
+                assert read_metrics(tmp_path)[-1] == {"step": 11, "time": 1.1}
+                kept = [line for line in found if name == EVENTS or line["step"] <= 10]
+                assert read(tmp_path)[: len(kept)] == kept
+                for other, content in originals.items():
+                    (tmp_path / other).write_bytes(content)
+            flips += 1
         path.write_bytes(data)
     record_property("faults", flips)
-    assert [line["step"] for line in read_metrics(tmp_path)] == [1, 20]
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b"3", b'{"loss": 1}', b'{"step": "1"}', b"[" * 100_000, b"\0\0", b"\xff"]
+)
+def test_a_damaged_line_is_named_by_its_place(tmp_path: Path, line: bytes) -> None:
+    write(tmp_path, 1)
+    path, notes, again = tmp_path / METRICS, list[str](), list[str]()
+    with path.open("ab") as file:
+        file.write(line + b'\n{"step": 2, "time": 1}\n')
+    before = path.read_bytes()
+    assert [record["step"] for record in read_metrics(tmp_path, notes.append)] == [1, 2]
+    assert notes == [f"{path}:2 is damaged and skipped"]
+    with RunLog(tmp_path) as log:
+        log.truncate(2, again.append)
+        assert path.read_bytes() == before
+        log.truncate(1)
+    assert again == notes
+    assert path.read_bytes() == before[: before.rindex(b"{")]
 
 
 def test_lines_of_an_older_run_have_no_sum_and_are_read_as_before(tmp_path: Path) -> None:
@@ -127,12 +158,54 @@ def test_lines_of_an_older_run_have_no_sum_and_are_read_as_before(tmp_path: Path
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"loss": 1}', '{"step": "1"}', "[" * 100_000, "\0\0", "\udcff"])
-def test_a_damaged_line_is_named_by_its_place(tmp_path: Path, line: str) -> None:
-    write(tmp_path, 1)
-    path = tmp_path / "metrics.jsonl"
-    with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(f"{line}\n" + '{"step": 2, "time": 1}\n')
-    with pytest.raises(DamagedError, match="damaged line") as caught:
-        read_metrics(tmp_path)
-    assert caught.value.where == f"{path}:2"
+def test_a_sum_at_the_end_of_a_line_of_version_0_2_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_text('{"step": 1, "time": 0.1, "loss": 2.5, "crc32": "00000000"}\n')
+    (tmp_path / SAMPLES).write_text('{"step": 1, "prompt": "a", "text": "b", "crc32": "00000000"}\n')
+    (tmp_path / EVENTS).write_text('{"time": "", "event": "started", "crc32": "00000000"}\n')
+    assert read_metrics(tmp_path) == [{"step": 1, "time": 0.1, "loss": 2.5}]
+    assert read_samples(tmp_path) == [{"step": 1, "prompt": "a", "text": "b"}]
+    assert read_events(tmp_path) == [{"time": "", "event": "started"}]
+
+
+def test_what_is_no_finite_number_is_no_figure(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_text('{"step": 1, "loss": "low", "lr": [1], "bpb": NaN, "bpc": 1e999, "epochs": 2}\n')
+    assert read_metrics(tmp_path) == [{"step": 1, "epochs": 2}]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the runs one and two."""
+    folder = tmp_path_factory.mktemp("trained")
+    for name in ("one", "two"):
+        run(make_config(folder, name=name))
+    return folder
+
+
+@pytest.mark.robust
+@pytest.mark.parametrize(
+    ("name", "verbs"), [(METRICS, ["report", "diff", "plot", "export"]), (SAMPLES, ["report"]), (EVENTS, ["report"])]
+)
+def test_every_command_that_reads_a_log_notes_a_damaged_line_once_and_works(
+    trained: Path, tmp_path: Path, gpt_here: Run, name: str, verbs: list[str]
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    path = Path("one", name)
+    path.write_bytes(b"\0" + path.read_bytes())
+    commands = {
+        "report": ["report", "one", "two", "-o", "report.html"],
+        "diff": ["diff", "one", "two"],
+        "plot": ["plot", "one", "-o", "loss.png"],
+        "export": ["export", "one", "hf", "--to", "hf"],
+        "train": ["train", "one", "train.steps=16"],
+        "train again": ["train", "one"],
+    }
+    for command in [commands[verb] for verb in (*verbs, "train", "train again")]:
+        outcome = gpt_here(*command)
+        assert outcome.rc == 0, (command, outcome)
+        assert outcome.stderr.count(f"{path}:1 is damaged and skipped\n") == 1, (command, outcome)
+    assert path.read_bytes().startswith(b"\0{")
+    assert [line["step"] for line in read_metrics(Path("one")) if "loss" in line][-4:] == [13, 14, 15, 16]
+    assert "damaged" not in gpt_here("runs", ".").stdout
+    examined = gpt_here("doctor", "one")
+    assert examined.rc == 1
+    assert f"{path}:1 is damaged and skipped" in " ".join(examined.stdout.split())

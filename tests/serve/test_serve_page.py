@@ -88,6 +88,23 @@ def test_runs_are_told_with_their_curves_and_what_differs(client: Client) -> Non
     assert client.get("/runs/..%2ffirst")[0] == client.get("/runs/nothing")[0] == 404
 
 
+def test_a_damaged_line_of_a_log_is_noted_once_and_the_others_are_drawn(runs: Path, client: Client) -> None:
+    for name, damaged in (("metrics", b"{}"), ("samples", b'{"step": 1}\n\0')):
+        with (runs / "second" / f"{name}.jsonl").open("ab") as file:
+            file.write(damaged + b"\n")
+    for _ in range(2):
+        run = client.get("/runs/second")[1]
+        assert [row["loss"] for row in run["metrics"]][:5] == [3.0, 1.5, 1.0, 0.75, 0.6]
+        assert run["samples"] == [
+            {"step": 5, "prompt": "a", "text": EVIL},
+            {"step": 1, "prompt": "", "text": ""},
+        ]
+    places = [runs / "second" / "metrics.jsonl:7", runs / "second" / "samples.jsonl:3"]
+    assert [note for note in client.notes if "damaged" in note] == [
+        f"{place} is damaged and skipped" for place in places
+    ]
+
+
 def test_a_head_divides_its_attention_among_what_it_sees(client: Client) -> None:
     status, attention = client.ask("/attention", model="first", text="hello", layer=1, head=0)
     assert (status, attention["layers"], attention["heads"], attention["tokens"]) == (200, 2, 2, list("hello"))

@@ -51,6 +51,8 @@ class Client:
 
     port: int
     server: server.Server
+    notes: list[str]
+    """What the server told on its console."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -154,7 +156,7 @@ def serving(
     with listener:
         thread.start()
         try:
-            client = Client(listener.getsockname()[1], ready.result(HANG))
+            client = Client(listener.getsockname()[1], ready.result(HANG), notes)
             yield client
             client.server.should_exit = True
         finally:

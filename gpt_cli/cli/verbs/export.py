@@ -105,7 +105,7 @@ def export(
 
         if dtype == "q8_0" or dtype == "q4_0":
             raise _only_gguf(dtype)
-        architecture = export_huggingface(loaded, target, dtype).architecture
+        architecture = export_huggingface(loaded, target, dtype, note).architecture
         kind = with_article(architecture)
         if loaded.config.task.labels is None and loaded.config.sample.beams is not None:
             note("sample.beams is not in generation_config.json: by default Transformers takes the likeliest token")

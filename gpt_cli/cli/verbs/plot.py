@@ -34,5 +34,6 @@ def plot(
     """
     from gpt_cli.report.plot import plot_runs
 
-    plot_runs(find_many(runs, run_options, writes=True), output, x=x, y=y, log_x=log_x, log_y=log_y, width=width)
+    found = find_many(runs, run_options, writes=True)
+    plot_runs(found, output, x=x, y=y, log_x=log_x, log_y=log_y, width=width, note=note)
     note(f"wrote {output}")

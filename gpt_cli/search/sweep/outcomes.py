@@ -51,14 +51,14 @@ def read_outcome(run_dir: Path, steps: int, *, ended: bool = False) -> Outcome:
     try:
         lines = read_metrics(run_dir)
         events = [event for event in read_events(run_dir) if event["event"] in _ENDS]
-    except UserError as error:  # a damaged file
+    except UserError as error:  # a file that cannot be read
         return Outcome("failed", error=error.message)
     evaluated = [line for line in lines if "val_loss" in line]
     evaluations = [(int(line["step"]), float(line["val_loss"])) for line in evaluated]
     checkpoints = list_checkpoints(run_dir)
     saved = checkpoint_step(checkpoints[0]) if checkpoints else 0
     last = max([saved, *(int(line["step"]) for line in lines)])
-    seconds = max((float(line["time"]) for line in lines), default=0.0)
+    seconds = max((float(line.get("time", 0.0)) for line in lines), default=0.0)
     begun = Outcome("begun", steps=last, seconds=seconds, evaluations=evaluations)
     final = next((line for line in reversed(evaluated) if line["step"] == saved), None)
     if checkpoints and final is not None and (ended or saved >= steps):
