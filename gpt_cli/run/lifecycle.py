@@ -15,7 +15,7 @@ from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.log import RunLog, read_events, read_metrics
 from gpt_cli.runtime.oom_killer import oom_kill_count
 
-Event = dict[str, Any]
+_ENDS = ("ended", "died", "killed", "restart loop")  # the last was written up to version 0.2.0
 
 
 class RunLifecycle:
@@ -34,9 +34,13 @@ class RunLifecycle:
         """
         if step >= self.steps:
             return
-        self._record_previous_exit()
-        kills = oom_kill_count()
-        self.log.event("started", step=step, device=device, **({} if kills is None else {"memory_kills": kills}))
+        now = oom_kill_count()
+        last = [event for event in read_events(self.run_dir) if event["event"] in (*_ENDS, "started")][-1:]
+        if last and last[0]["event"] == "started":
+            before = last[0].get("memory_kills")
+            memory = {"memory": True} if isinstance(before, int) and now is not None and now > before else {}
+            self.log.event("killed", step=self._last_step(), start=last[0].get("step"), **memory)
+        self.log.event("started", step=step, device=device, **({} if now is None else {"memory_kills": now}))
         self.begun = True
 
     def end(self, error: BaseException | None) -> None:
@@ -49,25 +53,13 @@ class RunLifecycle:
         with suppress(UserError):  # for example on a full disk; the user should see the first error
             self.log.event("died", step=self._last_step(), error=f"{type(error).__name__}: {error}"[:500])
 
-    def _record_previous_exit(self) -> None:
-        events = [event for event in read_events(self.run_dir) if event["event"] in (*_ENDS, "started")]
-        if not events or events[-1]["event"] != "started":
-            return
-        before, now = events[-1].get("memory_kills"), oom_kill_count()
-        is_memory = before is not None and now is not None and now > before
-        fields = {"start": events[-1].get("step"), **({"memory": True} if is_memory else {})}
-        self.log.event("killed", step=self._last_step(), **fields)
-
     def _last_step(self) -> int:
         """The step that was logged or saved last: between two lines of metrics a signal may have had it saved."""
         saved = [checkpoint_step(path) for path in list_checkpoints(self.run_dir)]
         return max([*saved, *(line["step"] for line in read_metrics(self.run_dir))], default=0)
 
 
-_ENDS = ("ended", "died", "killed", "restart loop")  # the last was written up to version 0.2.0
-
-
-def why_over(events: Iterable[Event], step: int | None) -> str | None:
+def why_over(events: Iterable[dict[str, Any]], step: int | None) -> str | None:
     """The rule by which the run of these `events` is over at `step`, its newest, before the last one.
 
     None if it can be resumed from there, or was trained by a version that did not record it.

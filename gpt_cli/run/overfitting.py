@@ -30,30 +30,26 @@ class Overfitting:
 
 def find_overfitting(metrics: Sequence[Mapping[str, Any]]) -> Overfitting | None:
     """The overfitting in the lines of metrics.jsonl: validation loss rose by more than 2 % while training loss fell."""
-    evaluated = [line for line in metrics if "val_loss" in line]
-    best = min(evaluated, key=lambda line: float(line["val_loss"]), default=None)
-    if best is None or evaluated[-1]["val_loss"] <= _RISE * best["val_loss"]:
+    evaluated = [(line["val_loss"], line["step"]) for line in metrics if "val_loss" in line]
+    best_loss, best_step = min(evaluated, default=(0.0, 0))
+    if not evaluated or evaluated[-1][0] <= _RISE * best_loss:
         return None
-    losses = [(line["step"] > best["step"], line["loss"]) for line in metrics if "loss" in line]
-    after = [loss for is_after, loss in losses if is_after]
-    before = [loss for is_after, loss in losses if not is_after][-len(after) :]
+    losses = [(line["step"], line["loss"]) for line in metrics if "loss" in line]
+    after = [loss for step, loss in losses if step > best_step]
+    before = [loss for step, loss in losses if step <= best_step][-len(after) :]
     if not before or not after or statistics.fmean(after) >= statistics.fmean(before):
         return None
-    return Overfitting(best["step"], best["val_loss"], evaluated[-1]["val_loss"])
+    return Overfitting(best_step, best_loss, evaluated[-1][0])
 
 
 def note_better_checkpoint(path: Path, step: int, note: Notify) -> None:
-    """Note if `step`, the newest checkpoint of the run at `path`, is more than 2 % worse than the best one.
-
-    Nothing where `path` is a checkpoint.
-    """
-    if not (path / RUN).is_file():
+    """Note if `step`, the newest checkpoint of the run `path`, is more than 2 % worse than the best one."""
+    if not (path / RUN).is_file():  # a checkpoint
         return
     with suppress(UserError):  # a trainer may remove checkpoints meanwhile
         loss = saved_state(path, step).get("val_loss")
-        ranked = rank_checkpoints(path)
-        if not isinstance(loss, float) or not ranked or ranked[0][0] >= loss / _RISE:
-            return
-        best_loss, best = ranked[0]
-        best_step, name = checkpoint_step(best), quote(f"{path}@{BEST}")
-        note(f"the newest checkpoint has validation loss {loss:#.3g}; {name} (step {best_step:,}) has {best_loss:#.3g}")
+        for best_loss, best in rank_checkpoints(path)[:1]:
+            if isinstance(loss, float) and best_loss < loss / _RISE:
+                name, best_step = quote(f"{path}@{BEST}"), checkpoint_step(best)
+                better = f"{name} (step {best_step:,}) has {best_loss:#.3g}"
+                note(f"the newest checkpoint has validation loss {loss:#.3g}; {better}")
