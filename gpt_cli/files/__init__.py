@@ -5,7 +5,6 @@ Never: writes through a symbolic link or into a device, or bypasses `os`, whose 
 """
 
 from gpt_cli.files.append_only import AppendOnlyFile as AppendOnlyFile
-from gpt_cli.files.append_only import read_lines as read_lines
 from gpt_cli.files.atomic_dir import DamagedError as DamagedError
 from gpt_cli.files.atomic_dir import ExistsError as ExistsError
 from gpt_cli.files.atomic_dir import VerifiedFiles as VerifiedFiles

@@ -1,7 +1,7 @@
 """An append-only file of lines: the logs of a run."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -33,9 +33,9 @@ class AppendOnlyFile(AbstractContextManager["AppendOnlyFile"]):
         with translate_os_errors("write", self.path):
             write_all(self._descriptor, f"{line}\n".encode())
 
-    def rewrite(self, lines: list[str]) -> None:
+    def rewrite(self, lines: Iterable[bytes]) -> None:
         """Replace the whole file, atomically, by `lines`."""
-        replace_file(self.path, "".join(f"{line}\n" for line in lines).encode("utf-8", errors="surrogateescape"))
+        replace_file(self.path, b"".join(line + b"\n" for line in lines))
         descriptor = self._open()  # before the old one is closed: if that fails, `close` still has a descriptor
         self.close()
         self._descriptor = descriptor
@@ -62,13 +62,3 @@ class AppendOnlyFile(AbstractContextManager["AppendOnlyFile"]):
             if not exists:
                 sync_directory(self.path.parent)
         return descriptor
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) for each complete line; a last line without a newline is not.
-
-    A file that does not exist has no lines. Bytes that are not UTF-8 become lone surrogates; `rewrite` turns them back.
-    """
-    if path.exists():
-        *lines, _unfinished = read_file(path).decode("utf-8", errors="surrogateescape").split("\n")
-        yield from enumerate(lines, start=1)

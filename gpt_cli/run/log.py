@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.errors import Notify
-from gpt_cli.files import AppendOnlyFile, read_file, replace_file
+from gpt_cli.files import AppendOnlyFile, read_file
 from gpt_cli.run.sinks import Sinks
 
 METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
@@ -66,11 +66,8 @@ class RunLog(AbstractContextManager["RunLog"]):
         Damaged lines stay; those of all three files are noted.
         """
         for name in (METRICS, SAMPLES):
-            path, old = self._run_dir / name, self._files[name]
-            kept = [line for line, record in _read(path, note) if record is None or record["step"] <= step]
-            replace_file(path, b"".join(line + b"\n" for line in kept))
-            self._files[name] = AppendOnlyFile(path)  # if that fails, `close` still has a descriptor
-            old.close()
+            lines = _read(self._run_dir / name, note)
+            self._files[name].rewrite(line for line, record in lines if record is None or record["step"] <= step)
         read_events(self._run_dir, note)
         records = read_metrics(self._run_dir)
         self.sinks.each(lambda sink: sink.begin(step, records))

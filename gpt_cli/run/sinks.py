@@ -45,7 +45,7 @@ class CSVSink:
         self.close = self._file.close
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
-        self._file.rewrite([",".join(COLUMNS), *map(self._line, records)])
+        self._file.rewrite(line.encode() for line in (",".join(COLUMNS), *map(self._line, records)))
 
     def metrics(self, record: MetricsRecord) -> None:
         self._file.append(self._line(record))
