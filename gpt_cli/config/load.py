@@ -36,6 +36,7 @@ from gpt_cli.config.yaml_reader import (
     resolve_scalar,
 )
 from gpt_cli.errors import ErrorKind, RequestError, UserError
+from gpt_cli.files.kinds import RUN
 from gpt_cli.files.os_errors import reason_of
 
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
@@ -71,7 +72,7 @@ def enclosing_run(path: Path) -> Path | None:
         return None
     folder = path.parent
     homes = (folder, folder.parent.parent) if folder.parent.name == "checkpoints" else (folder,)
-    return next((home for home in homes if (home / "run.json").is_file()), None)
+    return next((home for home in homes if (home / RUN).is_file()), None)
 
 
 def parse_config(text: str, name: str, overrides: Sequence[str] = (), *, of_run: bool = False) -> Config:
@@ -229,6 +230,6 @@ def _similar(path: Path) -> list[str]:
     """Configs and runs whose name is like that of `path`, which is missing."""
     folders = (path.parent / "configs", path.parent)  # of two with one name the nearer
     configs = {file.stem: str(file) for folder in folders for file in sorted(folder.glob("*.y*ml"))}
-    runs = {run.parent.name: str(run.parent) for run in sorted(path.parent.glob("*/run.json"))}
+    runs = {run.parent.name: str(run.parent) for run in sorted(path.parent.glob(f"*/{RUN}"))}
     meant = suggest(path.stem, configs) or suggest(path.name, runs)
     return [(configs | runs)[name] for name in meant]

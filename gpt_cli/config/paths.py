@@ -9,6 +9,7 @@ from typing import Any
 
 from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.schema import Config
+from gpt_cli.files.kinds import RUN
 
 TEXT_KEYS = ("data.source", "data.val_source")
 PATH_KEYS = (*TEXT_KEYS, "tokenizer.file", "train.init_from")
@@ -63,7 +64,7 @@ def _bases(config: Config, home: Path) -> Iterator[str]:
         if ".." not in parts and absolute.parts[-len(parts) :] == parts:
             yield str(Path(*absolute.parts[: -len(parts)]))
     try:
-        with (home / "run.json").open("rb") as file:
+        with (home / RUN).open("rb") as file:
             started = json.loads(file.read(_LIMIT)).get("directory")
     except (OSError, ValueError, RecursionError, AttributeError):
         return

@@ -7,7 +7,7 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
@@ -33,6 +33,7 @@ from gpt_cli.corpus.records import Record, Stream
 from gpt_cli.corpus.registry import CORPORA, local_path
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files.durable import CHUNK
+from gpt_cli.files.kinds import TEXTS, kind_of, kind_of_names, refuse_unless
 from gpt_cli.files.locations import similar_paths
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import plural
@@ -51,19 +52,6 @@ _NOT_TEXT = frozenset(
         *(".bin", ".db", ".h5", ".npy", ".npz", ".pt", ".pth", ".safetensors", ".sqlite"),  # data
     ]
 )
-
-
-_ARTIFACT_FILES = [  # the files by which a directory that `gpt` or Transformers wrote is recognized
-    ("run", {"run.json", "config.yaml"}),
-    ("damaged run", {"SHA256SUMS", "config.yaml", "data.json"}),  # its run.json was lost
-    ("damaged run", {"run.json", "data.json"}),  # its config.yaml was
-    ("checkpoint", {"SHA256SUMS", "state.json", "config.yaml"}),
-    ("token store", {"tokens.json", "tokenizer.json"}),
-    *[
-        ("model", {"config.json", weights})
-        for weights in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-    ],
-]
 
 
 @dataclass(frozen=True)
@@ -171,7 +159,8 @@ def refuse_overwriting(output: Path, sources: Iterable[str], option: str) -> Non
     for source in sources:
         path = str(find_path(source))
         if os.path.isdir(path):  # to which a file could also be added
-            is_text = place.startswith(os.path.join(os.path.realpath(path), "")) and not _is_artifact(output.parent)
+            is_inside = place.startswith(os.path.join(os.path.realpath(path), ""))
+            is_text = is_inside and kind_of(output.parent) in (*TEXTS, "token store")
         elif os.path.exists(path):
             is_text = place == os.path.realpath(path)
         else:
@@ -183,12 +172,9 @@ def refuse_overwriting(output: Path, sources: Iterable[str], option: str) -> Non
             )
 
 
-def _is_artifact(folder: Path) -> bool:
-    return _artifact_kind(os.listdir(folder)) not in (None, "token store")
-
-
 def _expand_path(path: Path, note: Notify) -> list[Path]:
     """The files of a path, a folder or a glob. Raises RequestError, with a hint, if there are none."""
+    refuse_unless(TEXTS, path, "text")
     with translate_os_errors("read", path):
         if path.is_dir():
             return _files_in(path, note)
@@ -204,12 +190,7 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
             target = os.readlink(path)
             where = "itself" if target == path.name else f"{target}, where there is no file"
             raise RequestError(f"{path} is a link to {where}")
-    similar, hint = similar_paths(path), None
-    if not similar and len(str(path).split()) > 1:
-        hint = "give a file; a text itself is read from standard input: echo TEXT | gpt ... -"
-    if not similar and hint is None and not path.suffix and next(path.parent.glob("*/run.json"), None) is not None:
-        hint = f"gpt runs --dir {quote(str(path.parent))} lists the runs there are"
-    raise RequestError(f"{_restore_url(path)} does not exist", hint=hint, choices=similar)
+    raise RequestError(f"{_restore_url(path)} does not exist", choices=similar_paths(path))
 
 
 def _restore_url(path: Path) -> str:
@@ -234,15 +215,10 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
     """The text files under `folder`, sorted; not hidden, empty and binary ones, nor runs, token stores and models."""
     files: list[str] = []
     skipped: list[Path] = []
-    artifacts: dict[str, list[Path]] = {}
+    others: dict[str, list[Path]] = {}
     for path, entries in walk(str(folder)):
-        if artifact := _artifact_kind([entry.name for entry in entries]):
-            if path == str(folder):
-                hint = "give the text that it is of" + "; a run is trained on it alone" * (artifact == "token store")
-                if artifact == "model":
-                    hint = f"make it a run, which can be trained further: gpt import hf {quote(str(folder))} runs/NAME"
-                raise RequestError(f"{folder} is a {artifact}, not text", hint=hint)
-            artifacts.setdefault(artifact, []).append(Path(path))
+        if (kind := kind_of_names([entry.name for entry in entries])) is not None:
+            others.setdefault(kind, []).append(Path(path))
             entries.clear()
         for entry in entries:
             if is_file(entry) and entry.stat().st_size > 0:
@@ -251,29 +227,15 @@ def _files_in(folder: Path, note: Notify) -> list[Path]:
                 else:
                     files.append(entry.path)
     if not files:
-        raise UserError(f"{folder} has no text files", hint=_hint_if_no_text(folder, artifacts))
-    for artifact, paths in sorted(artifacts.items()):
+        refuse_unless(TEXTS - {"runs folder"}, folder, "text")
+        hidden = [str(folder / name) for name in sorted(os.listdir(folder)) if name.startswith(".")]
+        raise UserError(f"{folder} has no text files", choices=[*map(str, others.get("token store", [])), *hidden][:1])
+    for name, paths in sorted(others.items()):
         if len(paths) == 1:
-            note(f"left out the {artifact} {paths[0]}")
+            note(f"left out the {name} {paths[0]}")
         else:
-            note(f"left out {len(paths):,} {artifact}s in {folder}, for instance {min(paths)}")
+            note(f"left out {len(paths):,} {name}s in {folder}, for instance {min(paths)}")
     if skipped:
         files_skipped = plural(len(skipped), "binary file")
         note(f"skipped {files_skipped} in {folder}, for instance {min(skipped)}")
     return [Path(path) for path in sorted(files, key=by_parts)]
-
-
-def _hint_if_no_text(folder: Path, artifacts: Mapping[str, Sequence[Path]]) -> str | None:
-    """A hint for a folder without text files, which has these `artifacts` inside."""
-    if artifacts:
-        kind, inside = min(((kind, min(paths)) for kind, paths in artifacts.items()), key=lambda found: found[1])
-        return f"did you mean {inside}?" if kind == "token store" else f"{inside} is a {kind}, not text"
-    hidden = min((name for name in os.listdir(folder) if name.startswith(".")), default=None)
-    return None if hidden is None else f"hidden files are left out: name {hidden} to read it"
-
-
-def _artifact_kind(names: list[str]) -> str | None:
-    """The kind of artifact that a directory with these file names is, or None: artifacts are not read as text."""
-    if names == ["lock"]:  # its training was stopped before anything else was written
-        return "run"
-    return next((kind for kind, files in _ARTIFACT_FILES if files <= set(names)), None)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from shlex import quote
 from textwrap import shorten
 from typing import Any
 
@@ -24,9 +23,9 @@ from gpt_cli.export.layout import Layout
 from gpt_cli.export.names import from_foreign, named_tensors
 from gpt_cli.export.vocabulary import read_tokenizer
 from gpt_cli.files import read_file, verify_files
+from gpt_cli.files.kinds import refuse_unless
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.directory import create_imported_run
-from gpt_cli.run.find_run import is_run
 from gpt_cli.run.tensors import unpack_tensors
 from gpt_cli.sampling.chat_template import compile_template
 from gpt_cli.terminal.escape import escape_control_chars
@@ -42,11 +41,6 @@ _MAX_LISTED = 4  # end tokens
 _SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.safetensors")
 _BUFFERS = re.compile(r"(.*\.attn\.(masked_)?bias|.*rotary_emb\.inv_freq)")  # constants that old files keep, too
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def _no_import(run: Path) -> RequestError:
-    hint = f"it needs no import: gpt sample --run {quote(str(run))}"
-    return RequestError(f"{run} is a run of gpt, and no model of other tools", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -84,8 +78,6 @@ def import_huggingface(source: str, run_dir: Path, *, download: bool = False, no
 def read_huggingface(directory: Path) -> ForeignModel:
     """The model in `directory`. Raises UserError, with the location, unless it is intact and `gpt` represents it."""
     config_path = directory / CONFIG
-    if not config_path.exists() and is_run(str(directory)):
-        raise _no_import(directory)
     verify_files(directory, _files_read(directory))
     file = read_json(config_path)
     task = read_labels(file, str(config_path)) if is_classifier(file) else None
@@ -155,14 +147,11 @@ def create_imported(
 
 def find_model(source: str, download: bool) -> Path:
     """The directory of the model `source`. Raises RequestError when there is none, UserError if the hub refuses."""
+    refuse_unless(("foreign model", "text", None), source, "a model of another tool")
     if Path(source).is_dir():
         return Path(source)
     if Path(source).is_file():
-        folder = Path(source).parent
-        if is_run(str(folder)):
-            raise _no_import(folder)
-        hint = f"give its folder: gpt import {quote(str(folder))}" if (folder / CONFIG).is_file() else None
-        raise RequestError(f"{source} is a file, not the directory of a model", hint=hint)
+        raise RequestError(f"{source} is a file, not the directory of a model")
     if Path(source).exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) or source.startswith((".", "/")):
         raise RequestError(f"there is no directory {source}")
     from huggingface_hub import snapshot_download  # noqa: PLC0415 - slow to import, and only for names

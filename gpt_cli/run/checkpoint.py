@@ -39,6 +39,7 @@ from gpt_cli.files import (
     require_space,
     verify_directory,
 )
+from gpt_cli.files.kinds import RUN
 from gpt_cli.run.arrays import Arrays, unpack_arrays
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.loader import parse_tokenizer
@@ -180,7 +181,7 @@ def load(path: Path) -> Checkpoint:
     if tokenizer.digest != state["tokenizer_digest"]:
         raise DamagedError(f"{path} is damaged: {TOKENIZER} is not the one it was trained with")
     config = parse_config(contents[CONFIG].decode(errors="replace"), str(path / CONFIG), of_run=True)
-    if path.parent.name == "checkpoints" and (path.parent.parent / "run.json").is_file():
+    if path.parent.name == "checkpoints" and (path.parent.parent / RUN).is_file():
         config = rooted(config, path.parent.parent)
     _refuse_giant(config, len(contents[MODEL]))
     return Checkpoint(

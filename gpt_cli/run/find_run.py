@@ -1,4 +1,4 @@
-"""Find a run or checkpoint by name, and recognise what else a path is."""
+"""Find a run or a checkpoint by its name."""
 
 import math
 import os
@@ -8,18 +8,10 @@ from pathlib import Path
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, free_name, list_directory
-from gpt_cli.files.os_errors import translate_os_errors
-from gpt_cli.run.checkpoint import (
-    CONFIG,
-    best_checkpoint,
-    checkpoint_step,
-    is_checkpoint,
-    list_checkpoints,
-)
-from gpt_cli.run.run_files import DATA, RUN
+from gpt_cli.files import DamagedError, DiskError, free_name, list_directory
+from gpt_cli.files.kinds import BEST, CONFIG, DATA, RUN, kind_of, split_name, whole_of
+from gpt_cli.run.checkpoint import best_checkpoint, checkpoint_step, list_checkpoints
 
-BEST = "best"
 _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
 
 
@@ -31,42 +23,31 @@ def find_run(path: str | Path | None, *, check: bool = True) -> Path:
     Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
     where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
     """
+    return _newest_run(Path("runs")) if path is None else _find_named(path)
+
+
+def _find_named(path: str | Path) -> Path:
     if path == "":
         raise RequestError("the name of a run is empty, which names nothing")
-    return _newest_run(Path("runs")) if path is None else _find_named(Path(path))
+    kind, path = kind_of(path), Path(path)
+    if kind in ("run", "checkpoint"):
+        named = None if path.exists() else split_name(path)
+        return path if named is None else _find_checkpoint(*named)
+    if kind is None:
+        raise _no_run(path)
+    refuse_without_record(path)
+    message, whole = f"{path} is neither a run nor a checkpoint", whole_of(path)
+    if kind == "part" or whole is not None:
+        raise RequestError(message, choices=[str(whole)])
+    raise RequestError(message, kind=kind, path=path)
 
 
-def is_run(name: str) -> bool:
+def is_run(name: str | Path) -> bool:
     """True if a run or a checkpoint has this name."""
     try:
-        path = Path(name)
-        return is_checkpoint(path) or (path / RUN).is_file() or split_name(path) is not None
-    except (OSError, ValueError):  # a text rather than a name
+        return kind_of(name) in ("run", "checkpoint")
+    except DiskError:
         return False
-
-
-def is_gguf(path: Path) -> bool:
-    """True for a file that is one for llama.cpp by its name or by its first bytes."""
-    if path.suffix.lower() == ".gguf":
-        return True
-    with translate_os_errors("read", path):
-        if not path.is_file():
-            return False
-        with path.open("rb") as file:
-            return file.read(4) == b"GGUF"
-
-
-def split_name(path: Path) -> tuple[Path, str] | None:
-    """(RUN, WHICH) of RUN@STEP and RUN@best; None for another name, and where there is no such run."""
-    name, _, which = path.name.rpartition("@")
-    if not name.strip(".") or not names_checkpoint(which) or not os.path.isfile(path.with_name(name) / RUN):
-        return None
-    return path.with_name(name), which
-
-
-def names_checkpoint(which: str) -> bool:
-    """True for what may stand after the @ of RUN@STEP and RUN@best."""
-    return which == BEST or re.fullmatch("[0-9]{1,18}", which) is not None
 
 
 def named_checkpoint(run: Path, which: str) -> Path | None:
@@ -81,6 +62,15 @@ def no_such_checkpoint(run: str | Path, which: str) -> str:
     return f"{run} has no checkpoint {'with a validation loss' if which == BEST else f'of step {int(which)}'}"
 
 
+def _find_checkpoint(run: Path, which: str) -> Path:
+    if (checkpoint := named_checkpoint(run, which)) is not None:
+        return checkpoint
+    kept = list_checkpoints(run)
+    newest = [str(run)] if kept else []
+    choices = newest if which == BEST else _nearest_checkpoints(which, kept)
+    raise RequestError(no_such_checkpoint(run, which), choices=choices)
+
+
 def _nearest_checkpoints(name: str, kept: list[Path]) -> list[str]:
     """The checkpoints of `kept` that `name` may mean: that of the step it ends with, else the three nearest."""
     digits = re.search(r"[0-9]{1,18}$", name)
@@ -91,66 +81,33 @@ def _nearest_checkpoints(name: str, kept: list[Path]) -> list[str]:
     return nearest[: 1 if 0 in distances.values() else 3]
 
 
-def _find_named(path: Path) -> Path:
-    if is_checkpoint(path) or (path / RUN).is_file():
-        return path
-    if not path.exists():
-        if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
-            raise RequestError(f"there is no checkpoint at {path}", choices=_nearest_checkpoints(path.name, kept))
-        if (named := split_name(path)) is not None:
-            return _find_checkpoint(*named)
-        near = [Path("runs") / path]
-        if not _is_there(near[0]):
-            runs = {run.parent.name: run.parent for folder in (*near, path) for run in folder.parent.glob(f"*/{RUN}")}
-            near = [runs[name] for name in suggest(path.name, runs)]
-        raise RequestError(
-            f"there is no run at {path}", choices=[str(run) for run in near], kind=None if near else "no run"
-        )
-    if is_gguf(path) or (path / "config.json").is_file():
-        raise RequestError(f"{path} is a model of other tools", kind="foreign model", path=path)
-    inside = next((place for place in path.parents if is_checkpoint(place) or (place / RUN).is_file()), None)
-    if inside is not None:
-        raise RequestError(f"{path} is neither a run nor a checkpoint", choices=[str(inside)])
-    if path.is_dir():
-        refuse_without_record(path)
-    if any(path.glob(f"*/{RUN}")):
-        message = f"{path} is neither a run nor a checkpoint, but a folder of runs"
-        raise RequestError(message, kind="runs folder", path=path)
-    name = "the current folder" if path == Path() else path
-    raise RequestError(f"{name} is neither a run nor a checkpoint", kind="no run")
-
-
-def _is_there(path: Path) -> bool:
-    """True if `find_run` finds the run or the checkpoint of this name."""
-    named = split_name(path)
-    return is_run(str(path)) if named is None else named_checkpoint(*named) is not None
-
-
-def _find_checkpoint(run: Path, which: str) -> Path:
-    if (checkpoint := named_checkpoint(run, which)) is not None:
-        return checkpoint
-    kept = list_checkpoints(run)
-    newest = [str(run)] if kept else []
-    choices = newest if which == BEST else _nearest_checkpoints(which, kept)
-    raise RequestError(no_such_checkpoint(run, which), choices=choices)
+def _no_run(path: Path) -> RequestError:
+    """The error where there is nothing at `path`, with the names beside it and in `runs/` that may be meant."""
+    if path.parent.name == "checkpoints" and (kept := list_checkpoints(path.parent.parent)):
+        return RequestError(f"there is no checkpoint at {path}", choices=_nearest_checkpoints(path.name, kept))
+    inside = Path("runs") / path
+    near = {run.parent.name: run.parent for place in (inside, path) for run in place.parent.glob(f"*/{RUN}")}
+    choices = [str(inside)] if is_run(inside) else [str(near[name]) for name in suggest(path.name, near)]
+    return RequestError(f"there is no run at {path}", choices=choices, kind=None if choices else "no run")
 
 
 def refuse_without_record(path: Path) -> None:
-    """Raise DamagedError if the directory `path` was a run, and run.json is missing."""
-    newest = next(iter(list_checkpoints(path)), None) if (path / "checkpoints").is_dir() else None
-    was_run = newest is not None or all((path / name).is_file() for name in (CONFIG, DATA, "SHA256SUMS"))
-    if was_run and not (path / RUN).exists():
-        choices = [] if newest is None else [str(newest)]
-        if not (path / CONFIG).exists():  # as where a run was removed while it was trained
-            raise DamagedError(f"{path} has checkpoints, and nothing else of a run", choices=choices)
-        raise DamagedError(f"{path} is damaged: {RUN} is missing", choices=choices)
+    """Raise DamagedError if the directory `path` was a run, and run.json is missing; nothing of a closed one."""
+    try:
+        if kind_of(path) != "damaged run":
+            return
+    except DiskError:
+        return
+    kept = [str(checkpoint) for checkpoint in list_checkpoints(path)[:1]]
+    if not (path / CONFIG).exists():  # as where a run was removed while it was trained
+        raise DamagedError(f"{path} has checkpoints, and nothing else of a run", choices=kept)
+    raise DamagedError(f"{path} is damaged: {RUN} is missing", choices=kept)
 
 
 def refuse_nested(path: Path) -> None:
     """Raise RequestError for a directory inside of a run, with which it would be removed."""
     whole = Path(os.path.realpath(path))
-    parents = (parent for parent in whole.parents if all(os.path.isfile(parent / name) for name in _RECORD))
-    around = next(parents, None)
+    around = next((place for place in whole.parents if all(os.path.isfile(place / name) for name in _RECORD)), None)
     if around is not None:
         beside = free_name(around.with_name(whole.name))
         shown = (around, beside) if path.is_absolute() else map(os.path.relpath, (around, beside))

@@ -9,8 +9,8 @@ from shlex import quote
 from typing import Any
 
 from gpt_cli.errors import Notify, UserError
+from gpt_cli.files.kinds import BEST
 from gpt_cli.run.checkpoint import checkpoint_step, rank_checkpoints, saved_state
-from gpt_cli.run.find_run import BEST
 from gpt_cli.run.run_files import RUN
 
 _RISE = 1.02  # of the best validation loss; less is noise

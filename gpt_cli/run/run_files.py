@@ -6,9 +6,10 @@ from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.files import DamagedError, read_file
+from gpt_cli.files.kinds import DATA as DATA
+from gpt_cli.files.kinds import RUN as RUN
 from gpt_cli.run.checkpoint import STATE, TOKENIZER, verified_copy
 
-DATA, RUN = "data.json", "run.json"
 _JSON_LIMIT = 1 << 20
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from gpt_cli.config import Config
 from gpt_cli.errors import RequestError
 from gpt_cli.files import AppendOnlyFile, list_directory, read_file
+from gpt_cli.files.kinds import RUN
 
 MetricsRecord = Mapping[str, Any]  # a line of metrics.jsonl: `step` and figures, null where they are not finite
 COLUMNS = ("step", "time", "tokens", "loss", "grad_norm", "lr", "val_loss", "bpc", "bpb", "epochs")
@@ -83,7 +84,7 @@ class WandbSink:
         module: Any = importlib.import_module("wandb")
         # A run begun before ids were made of run.json has its own, in the name of a folder.
         earlier = [name.rpartition("-")[2] for name in list_directory(run_dir / "wandb") if name.count("-") >= 2]
-        run_hash = hashlib.sha256(read_file(run_dir / "run.json")).hexdigest()[:16]
+        run_hash = hashlib.sha256(read_file(run_dir / RUN)).hexdigest()[:16]
         self._run = module.init(
             name=run_dir.name,
             dir=os.environ.get("WANDB_DIR") or str(run_dir),

@@ -11,9 +11,10 @@ from gpt_cli.config import Config, SampleConfig, load_config
 from gpt_cli.cpu.decode.decoder import NativeDecoder
 from gpt_cli.cpu.decode.weight_formats import WeightDtype
 from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.files.kinds import names_checkpoint
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import CONFIG, checkpoint_step, list_checkpoints
-from gpt_cli.run.find_run import config_now, find_run, named_checkpoint, names_checkpoint, no_such_checkpoint
+from gpt_cli.run.find_run import config_now, find_run, named_checkpoint, no_such_checkpoint
 from gpt_cli.run.open_checkpoint import (
     TaskError,
     build_torch_model,

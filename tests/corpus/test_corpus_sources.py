@@ -213,11 +213,11 @@ def test_runs_token_stores_and_models_in_a_folder_are_left_out_with_a_note(tmp_p
     assert [document.text for document in documents] == ["a.txt", "config/config.yaml"]
     assert notes == [
         f"left out the checkpoint {tmp_path}/copied",
-        f"left out the model {tmp_path}/exported",
+        f"left out the foreign model {tmp_path}/exported",
         f"left out 2 runs in {tmp_path}, for instance {tmp_path}/runs/one",
         f"left out the token store {tmp_path}/tokens/a",
     ]
-    artifacts = {"runs/one": "run", "copied": "checkpoint", "tokens/a": "token store", "exported": "model"}
+    artifacts = {"runs/one": "run", "copied": "checkpoint", "tokens/a": "token store", "exported": "foreign model"}
     for name, kind in artifacts.items():
         with pytest.raises(RequestError, match=f"is a {kind}, not text"):
             read(tmp_path / name)

@@ -105,7 +105,7 @@ def test_a_long_context_is_shown_by_its_end() -> None:
         (["text.txt", "--window", "-1"], 2, "--window"),
         (["text.txt", "--val-fraction", "0.998"], 2, "too few"),
         (["store", "--val-fraction", "0.2"], 2, "--val-fraction is for texts"),
-        (["store", "text.txt"], 2, "a token store already"),
+        (["store", "text.txt"], 2, "is a token store"),
     ],
 )
 def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, message: str) -> None:

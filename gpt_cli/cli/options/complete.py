@@ -51,8 +51,8 @@ def complete_change(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_checkpoint(incomplete: str) -> list[str]:
     """RUN@best and each RUN@STEP that begin so; nothing without an @, so that a shell offers files."""
+    from gpt_cli.files.kinds import BEST
     from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
-    from gpt_cli.run.find_run import BEST
 
     run, at, _ = incomplete.rpartition("@")
     saved = list_checkpoints(Path(run)) if at else []

@@ -1,13 +1,11 @@
 """The config argument of a verb that needs none: a file or none, and changes to it."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from shlex import join, quote
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
     from gpt_cli.config import Config
@@ -21,31 +19,6 @@ def load_effective(file: Path, overrides: Sequence[str]) -> "Config":
     config = load_config(file, overrides)
     note_without_effect(config, overrides)
     return config
-
-
-@contextmanager
-def suggest_config_of_base(verb: str, text: Path, overrides: Sequence[str]) -> Iterator[None]:
-    """Have the error of a text in place of a config propose the config of the run that `overrides` start from."""
-    from gpt_cli.config import load_config
-
-    try:
-        yield
-    except RequestError as error:
-        if error.kind != "text":
-            raise
-        base = Path(next((one.partition("=")[2] for one in overrides if one.startswith("train.init_from=")), ""))
-        run = base.parent.parent if base.parent.name == "checkpoints" else base
-        if not os.path.isfile(run / "run.json") or not os.path.isfile(run / "config.yaml"):
-            raise
-        keys = [f"data.source={text}", f"tokenizer.file={run / 'tokenizer.json'}"]
-        with suppress(UserError):
-            if load_config(run / "config.yaml").data.val_source is not None:
-                keys.append("data.val_source=null")
-        if "task.kind=classes" in overrides:
-            keys += ["data.format=labelled", "sample.every=null"]
-        command = join(["gpt", verb, str(run / "config.yaml"), *keys, *overrides])
-        error.hint = f"take the config of that run for the text: {command}"
-        raise
 
 
 def file_first(verb: str, first: str, others: Sequence[str], *, missing: str = "CONFIG") -> tuple[str, list[str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpt_cli.errors import RequestError, UserError
+from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.literals import DocumentUnit, SplitBy
 from gpt_cli.terminal.words import plural
 
@@ -38,7 +39,6 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     from gpt_cli.config import Config
     from gpt_cli.config.problems import to_error, translate_errors
     from gpt_cli.config.yaml_reader import ParsedYaml
-    from gpt_cli.corpus.matching_store import find_store
 
     if keys.get("val_source") and keys["val_fraction"] != VAL_FRACTION:
         raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
@@ -46,12 +46,9 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     refuse_encoding(corpus, keys.get("encoding"))
     for source in corpus:
         _refuse_key(source, keys)
-        _refuse_config(source)
-        refuse_run(source)
+        refuse_unless(TEXTS - {"config"} if _is_config(source) else TEXTS, source, "text")
         if any("\ud800" <= character < "\ue000" for character in source):
             raise RequestError(f"the CORPUS '{source}' is no name in UTF-8", hint="rename it to one in UTF-8")
-        if "\0" not in source and find_store(source) is not None:
-            raise RequestError(f"{source} is a token store already, not text", path=source, kind="token store")
     refuse_twice(corpus)
     weights = keys.get("weights")
     if weights and len(weights) != len(corpus):
@@ -79,26 +76,15 @@ def _refuse_key(source: str, options: Mapping[str, Any]) -> None:
     )
 
 
-def _refuse_config(source: str) -> None:
-    """Raise RequestError for a config that names a text; other YAML is text as any other."""
+def _is_config(source: str) -> bool:
+    """True for the file of a config; other YAML is text as any other."""
     from gpt_cli.config import load_config
 
     path = Path(source)
-    if path.suffix.lower() not in (".yaml", ".yml") or "\0" in source or not path.is_file():
-        return
     try:
-        config = load_config(path)
+        return kind_of(source) == "config" and path.is_file() and bool(load_config(path).model_fields_set)
     except UserError:
-        return
-    if not config.model_fields_set:  # an empty file, or comments
-        return
-    raise RequestError(f"{source} is a config, not text", path=source, kind="config")
-
-
-def refuse_run(source: str) -> None:
-    """Raise RequestError for a run, which has a text and a tokenizer and is neither."""
-    if "\0" not in source and all(os.path.isfile(Path(source, name)) for name in ("run.json", "config.yaml")):
-        raise RequestError(f"{source} is a run, not text", path=source, kind="run")
+        return False
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:

@@ -1,6 +1,5 @@
 """The run of a verb: RUN, or `--run RUN`, which means the same; without either the newest one."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -48,34 +47,20 @@ def find_one(
     option: Path | None,
     *,
     text_option: str | None = None,
-    text: str | None = None,
     check: bool = True,
 ) -> Path:
-    """The run that was named, else the newest.
+    """The run that was named, else the newest. Raises what `find_run` raises.
 
-    `text_option`: how this verb is given a text, which somebody may have put in the place of a run. `text`: what was
-    given so, of which the run may be the second word. `check`, and what it raises, as for `find_run`.
+    `text_option`: how this verb is given a text, which somebody may have put in the place of a run.
     """
     from gpt_cli.run.find_run import find_run
 
     try:
         return find_run(one_run(argument, option), check=check)
     except RequestError as error:
-        if error.choices or error.kind == "foreign model" or argument is None or text_option is None:
-            raise
-        if (key := re.fullmatch(r"([a-z]+)\.([a-z_]+)=(.*)", str(argument))) is not None:
-            error.hint = "keys of a config are for gpt train: leave it out"
-            if key[1] == "sample" and text_option == "--prompt":
-                error.hint = f"an option is written with dashes: --{key[2].replace('_', '-')} {quote(key[3])}"
-            raise
-        if argument.suffix.lower() in (".yaml", ".yml"):
-            error.hint = "a config is no run: name one that was trained with it, such as those that `gpt runs` lists"
-            raise
-        is_model = argument.suffix.lower() in (".safetensors", ".gguf", ".pt", ".bin")
-        may_be_text = text_option == "--prompt" and len(argument.parts) == 1 and not argument.exists()
-        if not is_model and (may_be_text or argument.is_file()):
-            words = f"{text} {argument}" if may_be_text and text is not None else str(argument)
-            error.hint = f"a text is given by {text_option} {quote(words)}"
+        may_be_text = error.kind == "no run" and text_option == "--prompt" and len(getattr(argument, "parts", ())) == 1
+        if text_option is not None and (error.kind == "text" or may_be_text):
+            error.hint = f"{text_option} {quote(str(argument))}"
         raise
 
 

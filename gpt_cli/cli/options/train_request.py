@@ -15,9 +15,10 @@ from gpt_cli.cli.options.keep_stdin import (
     refuse_stdin_as_examples,
     refuse_stdin_as_val_source,
 )
-from gpt_cli.cli.options.train_source import YAML, config_file, refuse_among_texts
+from gpt_cli.cli.options.train_source import config_file, refuse_among_texts
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import RUN, kind_of
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.files.os_errors import translate_os_errors
 
@@ -55,11 +56,8 @@ class Request:
         for source in sources:
             _refuse_key(source)
         if sources and file is not None:
-            on_text = f"gpt train {quote(str(file))} data.source={quote(sources[0])} trains it on that text"
-            raise RequestError(
-                f"give either --config {file} or {sources[0]}, not both",
-                hint="a run has one config" if Path(sources[0]).suffix.lower() in YAML else on_text,
-            )
+            hint = None if kind_of(sources[0]) == "config" else f"data.source={quote(sources[0])}"
+            raise RequestError(f"give either --config {file} or {sources[0]}, not both", hint=hint)
         self.config = self._of_file(file) if file is not None else self._of(sources)
         from gpt_cli.cli.options.ineffective_keys import note_without_effect
         from gpt_cli.run.resume import TEXT_SECTIONS, resumed_changes
@@ -88,7 +86,7 @@ class Request:
             if self._into_run:
                 resumed_changes(config, sections=TEXT_SECTIONS)  # before the text is read as it is asked for
                 _note_new_run(file, config, self.overrides)
-            if not (Path(config.run_dir) / "run.json").exists():  # a run of older versions resumes as it is
+            if not (Path(config.run_dir) / RUN).exists():  # a run of older versions resumes as it is
                 refuse_twice(list(config.data.sources))
         return config
 
@@ -96,7 +94,7 @@ class Request:
         if len(sources) == 1 and (file := config_file(sources[0])) is not None:
             return self._of_file(file)
         for source in sources if len(sources) > 1 else []:
-            refuse_among_texts(source, [text for text in sources if text != source], self.overrides)
+            refuse_among_texts(source)
         return self._fitted(sources)
 
     def _fitted(self, sources: list[str]) -> "Config":

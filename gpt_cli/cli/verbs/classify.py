@@ -4,7 +4,6 @@ import json as json_format
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from shlex import join, quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +14,7 @@ from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ def classify(
 
     if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):
         run, texts = Path(texts[0]), texts[1:]
-    for text in filter(is_run, texts or ()):
-        others = join([other for other in texts or () if other != text]) or "TEXT"
-        in_order = f"the run comes first: gpt classify {quote(text)} {others}"
-        raise RequestError(f"{text} is a run, not a text", hint=in_order if run is None else "leave it out")
+    for text in texts or ():
+        refuse_unless(TEXTS, text, "text")
     path = find_one(None, run)
     saved = open_checkpoint(path, note, "classes")
     note_better_checkpoint(path, saved.step, note)
@@ -151,7 +149,7 @@ def _looks_like_run(argument: str) -> bool:
         return False
     path = Path(argument)
     is_beside = len(path.parts) > 1 and path.parent.is_dir() and path.suffix.lower() not in _FILES
-    return not os.path.lexists(path) and (is_beside or (Path("runs") / path / "run.json").is_file())
+    return not os.path.lexists(path) and (is_beside or kind_of(Path("runs", argument)) == "run")
 
 
 def _is_file(argument: str) -> bool:

@@ -10,6 +10,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import CONFIG, kind_of, refuse_unless
 from gpt_cli.files.os_errors import translate_os_errors
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
@@ -44,8 +45,8 @@ def show(
 
     name, overrides = file_first("config show", str(file), overrides or [], missing="FILE")
     file = Path(name)
-    if (file / "run.json").is_file():
-        file = file / "config.yaml"
+    if kind_of(file) == "run":
+        file = file / CONFIG
     rows = explain(load_effective(file, overrides), file, overrides)
     if json:
         fields = ("value", "origin", "description")
@@ -109,7 +110,6 @@ def init(
     Example: gpt config init book.txt data.encoding=latin-1
     """
     from gpt_cli.cli.options.config_argument import file_first
-    from gpt_cli.cli.options.data_options import refuse_run
     from gpt_cli.cli.options.fit_config import run_name
     from gpt_cli.cli.options.train_request import is_override
     from gpt_cli.corpus.sources import refuse_overwriting
@@ -120,13 +120,8 @@ def init(
         text, overrides = None, arguments
     else:
         text, overrides = file_first("config init", arguments[0], arguments[1:], missing="TEXT")
-    if text is not None and Path(text).suffix.lower() in (".yaml", ".yml"):
-        hint = f"gpt config show {quote(text)} prints what it says"
-        raise RequestError(f"{text} is a config, not a text that one is fitted to", hint=hint)
-
     if text is not None:
-        refuse_run(text)
-
+        refuse_unless(("text", "token store", None), text, "text")
     if others := [word for word in overrides or [] if "=" not in word]:
         hint = (
             f"fit one to all of them: gpt config init {quote(str(text))} data.source=[{','.join([str(text), *others])}]"

@@ -11,6 +11,7 @@ import typer
 from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import kind_of
 from gpt_cli.files.locations import require_writable
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import with_article
@@ -70,18 +71,13 @@ def export(
             hint=f"{file} a directory: {_free_directory(target)}",
         )
     to = to or ("gguf" if suffix == _GGUF else "hf")
-    from gpt_cli.run.find_run import find_run, is_run
+    from gpt_cli.run.find_run import find_run
 
-    try:
-        path = find_run(run)
-    except RequestError as error:
-        if not run.exists() and is_run(str(target)):
-            error.hint = f"the run comes first: gpt export {quote(str(target))} {quote(str(run))}"
-        raise
+    path = find_run(run)
     with translate_os_errors("write" if to == "gguf" else "create", target):
         stands = target.exists()
     if stands:
-        raise RequestError(f"{target} exists already", hint=_free_name(run, target, is_directory=to != "gguf"))
+        raise _exists(run, target, is_directory=to != "gguf")
     if to == "gguf":
         require_writable(target)
     if to == "peft":
@@ -161,13 +157,9 @@ def _free_directory(file: Path) -> str:
     return quote(str(free_name(name, "-hf") if os.path.lexists(name) else name))
 
 
-def _free_name(run: Path, target: Path, *, is_directory: bool) -> str:
-    """The suggestion where there is something at `target`: a new directory in it, if it is one for several things."""
-    from gpt_cli.run.find_run import is_run
-
+def _exists(run: Path, target: Path, *, is_directory: bool) -> RequestError:
+    """The error where there is something at `target`, with a new directory in it if it is one for several things."""
     inside = target / run.resolve().name
-    if is_run(str(target)):
-        return f"name a new {'directory' if is_directory else 'file'}"
-    if is_directory and target.is_dir() and not (target / "config.json").exists() and not inside.exists():
-        return f"name a new directory: gpt export {quote(str(run))} {quote(str(inside))}"
-    return f"export to another {'directory' if is_directory else 'file'}, or move that one away"
+    is_for_several = is_directory and target.is_dir() and kind_of(target) in ("text", "runs folder")
+    choices = [str(inside)] if is_for_several and not inside.exists() else []
+    return RequestError(f"{target} exists already", choices=choices)

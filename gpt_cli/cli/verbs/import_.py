@@ -10,6 +10,7 @@ import typer
 
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import is_gguf
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.terminal.words import with_article
 
@@ -47,7 +48,7 @@ def import_(
     Example: gpt import hf exports/quickstart runs/imported
     """
     from gpt_cli.files.locations import to_slug
-    from gpt_cli.run.find_run import is_gguf, is_run
+    from gpt_cli.run.find_run import is_run
 
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
     source = arguments[0]

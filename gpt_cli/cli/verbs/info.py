@@ -11,6 +11,7 @@ from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.run_options import RunOption, one_run
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import CONFIG, kind_of
 
 
 def info(
@@ -34,7 +35,7 @@ def info(
     """
     from gpt_cli.cli.options.config_argument import file_first, load_effective
     from gpt_cli.report.info_view import render_info, render_share
-    from gpt_cli.run.find_run import find_run, is_gguf
+    from gpt_cli.run.find_run import find_run
     from gpt_cli.run.model_info import info_of_config, info_of_run
 
     share = None
@@ -42,10 +43,8 @@ def info(
         file, overrides = file_first("info", str(path), overrides or [])
         path = Path(file)
     path = one_run(path, run_option)
-    if path is not None and (
-        (path.is_file() and path.suffix != ".safetensors" and not is_gguf(path))
-        or path.suffix.lower() in (".yaml", ".yml")
-    ):
+    kind = None if path is None else kind_of(path)
+    if path is not None and (kind == "config" or (kind == "text" and path.is_file())):
         config = load_effective(path, overrides or [])
         figures = info_of_config(path, overrides or [], note)
         if config.train.budget is not None:
@@ -80,4 +79,4 @@ def _config_of(run: Path | None) -> str:
     """The config of a run as a shell reads it."""
     from gpt_cli.run.find_run import find_run
 
-    return quote(str(find_run(run) / "config.yaml"))
+    return quote(str(find_run(run) / CONFIG))

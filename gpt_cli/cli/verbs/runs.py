@@ -12,6 +12,7 @@ import typer
 from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
+from gpt_cli.files.kinds import RUN
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.words import plural
 
@@ -48,7 +49,7 @@ def runs(
         print(render_runs(lines))
     elif is_run(str(place)):
         note(f"{place} is a run, not a folder of runs: gpt info {quote(str(place))}")
-    elif (inside := next(iter(sorted(place.glob("*/*/run.json"))), None)) is not None:
+    elif (inside := next(iter(sorted(place.glob(f"*/*/{RUN}"))), None)) is not None:
         folder = inside.parent.parent
         note(f"there are no runs in {place} itself, but in {folder}: gpt runs --dir {quote(str(folder))}")
     else:

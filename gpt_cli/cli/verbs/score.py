@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -16,6 +15,7 @@ from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import UnknownChoice, unknown_option, without_unknown
 from gpt_cli.errors import RequestError
+from gpt_cli.files.kinds import TEXTS, refuse_unless
 from gpt_cli.terminal.words import plural
 
 if TYPE_CHECKING:
@@ -87,15 +87,10 @@ def score(
 
         check_page(html, hint="gpt score FILE --html score.html")
 
-    from gpt_cli.run.find_run import is_run
     from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.run.overfitting import note_better_checkpoint
 
-    if is_run(file):
-        first = "TEXT" if run is None or is_run(str(run)) else quote(str(run))
-        raise RequestError(
-            f"{file} is a run, not a text", hint=f"the text comes first: gpt score {first} {quote(file)}"
-        )
+    refuse_unless(TEXTS, file, "text")
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note)
     note_better_checkpoint(path, saved.step, note)

@@ -58,7 +58,7 @@ def sweep(
 
     Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 2
     """
-    from gpt_cli.cli.options.config_argument import file_first, suggest_config_of_base
+    from gpt_cli.cli.options.config_argument import file_first
     from gpt_cli.config.section import parse_duration
     from gpt_cli.report.sweep_page import write_sweep
     from gpt_cli.report.sweep_text import render_sweep
@@ -68,8 +68,7 @@ def sweep(
     if budget is not None and seconds is None:
         raise RequestError(f"--budget must be a time such as 90s, 30m or 1h30m, not {budget!r}", hint="--budget 30m")
     config_file, arguments = file_first("sweep", str(config), arguments or [])
-    with suggest_config_of_base("sweep", Path(config_file), arguments):
-        request = _request(Path(config_file), arguments, seeds, out)
+    request = _request(Path(config_file), arguments, seeds, out)
     finished = run_sweep(request, note, budget=seconds, max_runs=max_runs, jobs=jobs)
     files = write_sweep(finished.result, request.home) + ([finished.best] if finished.best is not None else [])
     if json:

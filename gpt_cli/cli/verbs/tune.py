@@ -29,16 +29,14 @@ def tune(
 
     Example: gpt tune configs/quickstart.yaml -o lr.png
     """
-    from gpt_cli.cli.options.config_argument import file_first, load_effective, suggest_config_of_base
+    from gpt_cli.cli.options.config_argument import file_first, load_effective
     from gpt_cli.report.figure_io import check_output
     from gpt_cli.report.range_test import draw_range_test
     from gpt_cli.search.lr_range_test import lr_range_test
 
     check_output(output, hint="gpt tune CONFIG -o lr.png")
     file, overrides = file_first("tune", str(config), overrides or [])
-    with suggest_config_of_base("tune", Path(file), overrides):
-        effective = load_effective(Path(file), overrides)
-    test = lr_range_test(effective, note, steps)
+    test = lr_range_test(load_effective(Path(file), overrides), note, steps)
     draw_range_test(test, output)
     note(f"wrote {output}")
     if json:
