@@ -1,4 +1,4 @@
-"""Open a run for training, in each of the processes that train it together: process 0 writes it, the others read it."""
+"""Open a run in each of the processes that train it together: process 0 writes it, the others read it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gpt_cli.run.log import RunLog
 
 
 def open_run(config: Config, corpus: Corpus, world: World) -> RunDirectory:
-    """The run of `config`, opened for training by process 0 and then by the others.
+    """Open the run of `config` for training, by process 0 and then by the others.
 
     Raises what that raises, and UserError if processes have different texts, tokenizers or installations.
     """
@@ -22,16 +22,19 @@ def open_run(config: Config, corpus: Corpus, world: World) -> RunDirectory:
 
 
 class FollowedRun(RunDirectory):
-    """The directory of a run that another process writes: read, never written."""
+    """The directory of a run that another process writes: nothing is recorded or written here."""
 
     def __init__(self, config: Config) -> None:
         assert config.run_dir is not None
-        self.path, self.config, self._is_made, self._changes = Path(config.run_dir), config, False, {}
+        self.path, self.config, self._is_made = Path(config.run_dir), config, False
         self.log = _NoLog()
-        self.lifecycle = _NoLifecycle()
+        self.lifecycle = RunLifecycle(self.path, self.log, config.train.steps)
+
+    def begin(self, step: int, device: str) -> None:
+        """Leave the record to process 0."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing: nothing is open."""
 
 
 def _do_nothing(*_: object, **__: object) -> None:
@@ -42,13 +45,3 @@ class _NoLog(RunLog):
     """A log of nothing."""
 
     __init__ = metrics = sample = event = truncate = sync = close = _do_nothing
-
-
-class _NoLifecycle(RunLifecycle):
-    """The lifecycle of a process other than process 0."""
-
-    def __init__(self) -> None:
-        self.begun = False
-        self.final = None
-
-    begin = _do_nothing
