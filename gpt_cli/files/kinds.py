@@ -18,9 +18,10 @@ BEST = "best"
 YAML = (".yaml", ".yml")
 TEXTS = frozenset[Kind | None](["text", "config", "runs folder", None])
 """Kinds that are read as text: YAML need not be a config, beside runs there may be texts, and None may be a glob."""
-_CHECKPOINTS, _STATE, _MODEL, _SUMS = "checkpoints", "state.json", "model.safetensors", "SHA256SUMS"
+_METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
+_STATE, _MODEL, _SUMS = "state.json", "model.safetensors", "SHA256SUMS"
 _FOLDERS: tuple[tuple[Whole, set[str]], ...] = (
-    *[("run", {RUN, other}) for other in (CONFIG, DATA, _CHECKPOINTS)],
+    *[("run", {RUN, other}) for other in (CONFIG, DATA, _METRICS, _CHECKPOINTS)],
     *[("checkpoint", {_STATE, other}) for other in (_MODEL, _SUMS)],
     ("token store", {"tokens.json"}),
     ("damaged run", {CONFIG, DATA, TOKENIZER}),
@@ -28,7 +29,7 @@ _FOLDERS: tuple[tuple[Whole, set[str]], ...] = (
     ("foreign model", {"adapter_config.json", "adapter_model.safetensors"}),
 )
 """The names by which a folder is of a kind, the first that fits."""
-_PARTS = {RUN, DATA, CONFIG, TOKENIZER, _CHECKPOINTS, _STATE, _SUMS, "lock", "metrics.jsonl", "events.jsonl"}
+_PARTS = {RUN, DATA, CONFIG, TOKENIZER, _CHECKPOINTS, _STATE, _SUMS, "lock", _METRICS, "events.jsonl"}
 _TEXT_FILES = (".txt", ".md", ".jsonl", ".csv", ".parquet")
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 

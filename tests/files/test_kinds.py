@@ -24,6 +24,7 @@ KINDS = {
     "runs/book": "run",
     "runs/book/": "run",
     "stopped": "run",
+    "logged": "run",
     "damaged": "damaged run",
     "rescued": "damaged run",
     CHECKPOINT: "checkpoint",
@@ -103,6 +104,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("empty", "x.yaml", "stopped"):
             Path(name).mkdir()
         Path("stopped/lock").touch()
+        Path("logged").mkdir()
+        for name in ("run.json", "metrics.jsonl"):  # it lost the rest
+            shutil.copy(f"runs/book/{name}", "logged")
         Path("kept").mkdir()
         shutil.copytree("runs/book", "kept/book")
         Path("kept/book.txt").write_text(TEXT)  # as standard input is kept
