@@ -15,18 +15,16 @@ from gpt_cli.run.checkpoint import best_checkpoint, checkpoint_step, list_checkp
 _RECORD = (RUN, DATA, CONFIG)  # by which a directory is one of our runs
 
 
-def find_run(path: str | Path | None, *, check: bool = True) -> Path:
+def find_run(path: str | Path | None) -> Path:
     """The run or checkpoint directory at `path`; for None, the run under `runs/` with the newest checkpoint.
 
     RUN@STEP and RUN@best name checkpoints, too: that of a step, and that of the lowest validation loss.
 
-    Raises RequestError when there is none, DamagedError for a run without its run.json, and, unless `check` is False,
-    where a file of a run that is written once is not what it was. (A checkpoint is verified when it is loaded.)
+    Raises RequestError when there is none, and DamagedError for a run without its run.json. (A checkpoint is verified
+    when it is loaded.)
     """
-    return _newest_run(Path("runs")) if path is None else _find_named(path)
-
-
-def _find_named(path: str | Path) -> Path:
+    if path is None:
+        return _newest_run(Path("runs"))
     if path == "":
         raise RequestError("the name of a run is empty, which names nothing")
     kind, path = kind_of(path), Path(path)

@@ -42,13 +42,7 @@ def one_run(argument: Path | None, option: Path | None) -> Path | None:
     return option if argument is None else argument
 
 
-def find_one(
-    argument: Path | None,
-    option: Path | None,
-    *,
-    text_option: str | None = None,
-    check: bool = True,
-) -> Path:
+def find_one(argument: Path | None, option: Path | None, *, text_option: str | None = None) -> Path:
     """The run that was named, else the newest. Raises what `find_run` raises.
 
     `text_option`: how this verb is given a text, which somebody may have put in the place of a run.
@@ -56,7 +50,7 @@ def find_one(
     from gpt_cli.run.find_run import find_run
 
     try:
-        return find_run(one_run(argument, option), check=check)
+        return find_run(one_run(argument, option))
     except RequestError as error:
         may_be_text = error.kind == "no run" and text_option == "--prompt" and len(getattr(argument, "parts", ())) == 1
         if text_option is not None and (error.kind == "text" or may_be_text):

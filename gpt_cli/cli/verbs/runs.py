@@ -103,7 +103,7 @@ def _find(path: Path) -> Path:
     if path.is_dir() and list_checkpoints(path):
         return path
     try:
-        return find_run(path, check=False)
+        return find_run(path)
     except RequestError as error:
         if not error.choices:
             error.kind = "no run"

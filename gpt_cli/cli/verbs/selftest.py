@@ -57,7 +57,7 @@ def doctor(
     from gpt_cli.selftest.check import all_passed, render_checks
     from gpt_cli.selftest.doctor import examine
 
-    path = find_one(run, run_option, check=False)
+    path = find_one(run, run_option)
     checks = list(examine(path, note))
     if json:
         print_json({"run": path, "passed": all_passed(checks), "checks": [asdict(check) for check in checks]})
