@@ -1,12 +1,10 @@
 """From a run, or a checkpoint copied anywhere, to a model that evaluates and samples."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.errors import Notify, UserError
@@ -15,7 +13,7 @@ from gpt_cli.model.sequence_classifier import make_model
 from gpt_cli.model.sizing import build_on_meta
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.open_checkpoint import Task, open_checkpoint
-from gpt_cli.run.tensors import check_tensors
+from gpt_cli.run.tensors import check_tensors, tensor_specs
 from gpt_cli.runtime.oom import oom_as_user_error
 from gpt_cli.tokenizer import Tokenizer
 
@@ -44,15 +42,8 @@ def load_model(path: Path, device: torch.device, note: Notify, task: Task = "lan
 
 def build_model(checkpoint: Checkpoint, device: torch.device) -> LoadedRun:
     """The model of `checkpoint`, ready to use. Raises UserError if its weights do not fit its config."""
-    return LoadedRun(
-        model=build_verified(checkpoint).to(device).eval(),
-        tokenizer=checkpoint.tokenizer,
-        config=checkpoint.config,
-        step=checkpoint.step,
-        path=checkpoint.path,
-        weights_sha256=checkpoint.weights_sha256,
-        state=checkpoint.state,
-    )
+    model, saved = build_verified(checkpoint).to(device).eval(), checkpoint
+    return LoadedRun(model, saved.tokenizer, saved.config, saved.step, saved.path, saved.weights_sha256, saved.state)
 
 
 def build_verified(checkpoint: Checkpoint) -> GPT:
@@ -61,17 +52,16 @@ def build_verified(checkpoint: Checkpoint) -> GPT:
     Raises UserError, before anything of that size is allocated, if its config asks for another model than its tensors
     make up: whoever wrote the one need not have written the other.
     """
-    config = checkpoint.config.model
-    if not any(name.startswith(f"blocks.{config.n_layer - 1}.") for name in checkpoint.model_tensors):
-        raise UserError(f"the checkpoint does not fit its config: it has no block {config.n_layer - 1:,}")
+    config, vocab_size = checkpoint.config, checkpoint.tokenizer.vocab_size
+    last = config.model.n_layer - 1
+    if not any(name.startswith(f"blocks.{last}.") for name in checkpoint.model_tensors):
+        raise UserError(f"the checkpoint does not fit its config: it has no block {last:,}")
     outline = build_on_meta(
-        config,
-        checkpoint.tokenizer.vocab_size,
-        lambda model, vocab_size: make_model(checkpoint.config.model_copy(update={"model": model}), vocab_size),
+        config.model, vocab_size, lambda model, size: make_model(config.model_copy(update={"model": model}), size)
     )
     check_tensors(checkpoint.model_tensors, tensor_specs(outline.state_dict()))
     with oom_as_user_error("building the model", "the machine needs more memory than the model has weights"):
-        model = make_model(checkpoint.config, checkpoint.tokenizer.vocab_size)
+        model = make_model(config, vocab_size)
         load_weights(model, checkpoint)
     return model
 
@@ -80,8 +70,3 @@ def load_weights(model: GPT, checkpoint: Checkpoint) -> None:
     """Copy the weights of `checkpoint` into `model`. Raises UserError, before any is copied, if they do not fit."""
     check_tensors(checkpoint.model_tensors, tensor_specs(model.state_dict()))
     model.load_state_dict(checkpoint.model_tensors)
-
-
-def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """The shape and type of each tensor, by name."""
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}

@@ -1,9 +1,8 @@
 """Parameters, FLOPs per token and memory of a config or a run."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import replace_keys
@@ -17,6 +16,8 @@ from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint,
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import load_tokenizer
+
+_Row = tuple[str, tuple[int, ...], int]  # name, shape and elements of a parameter
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,7 @@ def info_of_run(path: Path, note: Notify) -> Info:
 def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint | None = None) -> Info:
     """The figures of a config whose vocabulary has `vocab_size` ids, and of a checkpoint if there is one."""
     table = _parameter_table(config, vocab_size)
-    saved = {} if checkpoint is None else _saved(checkpoint)
-    return Info(
+    info = Info(
         path=str(path),
         tokenizer=config.tokenizer.kind,
         vocab_size=vocab_size,
@@ -90,8 +90,11 @@ def describe(path: Path, config: Config, vocab_size: int, checkpoint: Checkpoint
         parameter_table=_by_block(table),
         flops_per_token=flops_per_token(config.model, vocab_size),
         memory_bytes=estimate_memory(config, vocab_size, *planned_device(config.runtime)),
-        **saved,
     )
+    if checkpoint is None:
+        return info
+    digest, place = checkpoint.weights_sha256, str(checkpoint.path)
+    return replace(info, step=checkpoint.step, val_loss=checkpoint.val_loss, weights_sha256=digest, checkpoint=place)
 
 
 def num_parameters_of_task(config: Config, vocab_size: int) -> int:
@@ -99,33 +102,22 @@ def num_parameters_of_task(config: Config, vocab_size: int) -> int:
     return sum(elements for _, _, elements in _parameter_table(config, vocab_size))
 
 
-def _parameter_table(config: Config, vocab_size: int) -> list[tuple[str, tuple[int, ...], int]]:
+def _parameter_table(config: Config, vocab_size: int) -> list[_Row]:
     """`parameter_table` with the head of the task; of classes that the data will tell there is none yet."""
     table = parameter_table(config.model, vocab_size)
     if config.task.kind == "language":
         return table
     trunk = [row for row in table if row[0] != "head.weight"]
-    shape = len(config.task.labels or ()), config.model.n_embd
-    return [*trunk, ("head.weight", shape, shape[0] * shape[1])] if config.task.labels else trunk
+    n_labels, n_embd = len(config.task.labels or ()), config.model.n_embd
+    return [*trunk, ("head.weight", (n_labels, n_embd), n_labels * n_embd)] if n_labels else trunk
 
 
-def _saved(checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "step": checkpoint.step,
-        "val_loss": checkpoint.val_loss,
-        "weights_sha256": checkpoint.weights_sha256,
-        "checkpoint": str(checkpoint.path),
-    }
-
-
-def _by_block(table: list[tuple[str, tuple[int, ...], int]]) -> list[Parameters]:
+def _by_block(table: list[_Row]) -> list[Parameters]:
     """`blocks.0.mlp.down.weight`, `blocks.1.mlp.down.weight` ... as one `blocks.*.mlp.down.weight`."""
-    groups: dict[str, Parameters] = {}
+    groups: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for name, shape, elements in table:
-        shared = re.sub(r"^blocks\.\d+\.", "blocks.*.", name)
-        known = groups.get(shared, Parameters(shared, shape, 0, 0))
-        groups[shared] = Parameters(shared, shape, known.tensors + 1, known.parameters + elements)
-    return list(groups.values())
+        groups.setdefault((re.sub(r"^blocks\.\d+\.", "blocks.*.", name), shape), []).append(elements)
+    return [Parameters(name, shape, len(sizes), sum(sizes)) for (name, shape), sizes in groups.items()]
 
 
 def vocab_size_of(config: Config, note: Notify) -> int:

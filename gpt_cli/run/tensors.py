@@ -11,8 +11,10 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from gpt_cli.errors import UserError
-from gpt_cli.files import DamagedError
-from gpt_cli.run.arrays import BF16, DAMAGE, TIED, Arrays, read_header, restore_tied
+from gpt_cli.run.arrays import BF16, TIED, Arrays, unpack
+
+Specs = Mapping[str, tuple[torch.Size, torch.dtype]]
+"""The shape and type of each tensor, by name."""
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
@@ -25,27 +27,16 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         place = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and place in first:
-            tied[name] = first[place]
+        if tensor.numel() and (shared := first.setdefault(place, name)) != name:
+            tied[name] = shared
         else:
-            first[place] = name
             stored[name] = tensor.detach().cpu().contiguous()
-    metadata = {TIED: json.dumps(tied, sort_keys=True)} if tied else None
-    return safetensors_torch.save(stored, metadata)
+    return safetensors_torch.save(stored, {TIED: json.dumps(tied, sort_keys=True)} if tied else None)
 
 
 def unpack_tensors(data: bytes, source: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU; tied names share one tensor.
-
-    Raises DamagedError, naming `source`, for anything that is not such a file.
-    """
-    header = read_header(data, source)
-    try:
-        tensors = safetensors_torch.load(data)
-        restore_tied(tensors, header)
-    except DAMAGE as error:
-        raise DamagedError(f"{source} is not a safetensors file of tensors ({error})") from error
-    return tensors
+    """The tensors of a safetensors file, on the CPU. Raises as `unpack` does."""
+    return unpack(data, source, safetensors_torch.load)
 
 
 def as_tensors(arrays: Arrays) -> dict[str, Tensor]:
@@ -64,29 +55,30 @@ def require_finite(tensors: Mapping[str, Tensor], description: str) -> None:
     """Raise UserError, naming the first bad one of `tensors`, unless every number in them is finite."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
-            raise UserError(
-                f"{description} {name} has {bad:,} values of {tensor.numel():,} that are not finite: nothing was saved",
-                kind="another run",
-            )
+            bad = f"{int((~torch.isfinite(tensor)).sum()):,} values of {tensor.numel():,} that are not finite"
+            raise UserError(f"{description} {name} has {bad}: nothing was saved", kind="another run")
 
 
-def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[torch.Size, torch.dtype]]) -> None:
+def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """The shape and type of each tensor, by name."""
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def check_tensors(tensors: Mapping[str, Tensor], expected: Specs) -> None:
     """Raise UserError unless `tensors` are exactly those `expected`, by name, shape and type.
 
     To be called before the first of them is copied into a model or an optimizer.
     """
-    if missing := sorted(expected.keys() - tensors.keys()):
-        raise UserError(f"the checkpoint does not fit its config: tensor {missing[0]} is missing")
-    if foreign := sorted(tensors.keys() - expected.keys()):
-        raise UserError(f"the checkpoint does not fit its config: tensor {foreign[0]} has no place in it")
-    for name, (shape, dtype) in expected.items():
-        tensor = tensors[name]
-        if (tensor.shape, tensor.dtype) != (shape, dtype):
-            raise UserError(
-                f"the checkpoint does not fit its config: tensor {name} is {_describe(tensor.shape, tensor.dtype)},"
-                f" not {_describe(shape, dtype)}"
-            )
+    actual = tensor_specs(tensors)
+    missing, foreign = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
+    problems = [f"{name} is missing" for name in missing] or [f"{name} has no place in it" for name in foreign]
+    problems = problems or [
+        f"{name} is {_describe(*actual[name])}, not {_describe(*spec)}"
+        for name, spec in expected.items()
+        if actual[name] != spec
+    ]
+    if problems:
+        raise UserError(f"the checkpoint does not fit its config: tensor {problems[0]}")
 
 
 def _describe(shape: torch.Size, dtype: torch.dtype) -> str:

@@ -10,8 +10,6 @@ from gpt_cli.files.os_errors import translate_os_errors, why_closed
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.run.run_files import RUN
 
-TRASH = ".trash"
-
 
 def trash_run(path: Path) -> Path:
     """Move the run `path` into the trash beside it; returns where it is now.
@@ -21,11 +19,11 @@ def trash_run(path: Path) -> Path:
     path = lasting_path(path)
     if not (path / RUN).is_file() and not (path.is_dir() and list_checkpoints(path)):
         raise RequestError(f"{path} is not a run directory", kind="no run")
-    trash = path.parent / TRASH
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        reason = why_closed(path if not os.access(path, os.W_OK) else path.parent)
-        raise DiskError(f"cannot move {path}: {reason}")
+    for folder in (path, path.parent):
+        if not os.access(folder, os.W_OK):
+            raise DiskError(f"cannot move {path}: {why_closed(folder)}")
     with DirectoryLock(path):
+        trash = path.parent / ".trash"
         make_directory(trash)
         target = free_name(trash / path.name)
         with translate_os_errors("move", path):

@@ -10,9 +10,9 @@ from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
 from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.find_run import find_run
-from gpt_cli.run.load_model import load_weights, tensor_specs
+from gpt_cli.run.load_model import load_weights
 from gpt_cli.run.open_checkpoint import no_checkpoint
-from gpt_cli.run.tensors import check_tensors
+from gpt_cli.run.tensors import check_tensors, tensor_specs
 from gpt_cli.terminal.escape import escape_control_chars, shorten
 from gpt_cli.tokenizer import Tokenizer
 

@@ -20,10 +20,9 @@ from gpt_cli.model.sequence_classifier import freeze_all_but_head, make_model
 from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
-from gpt_cli.run.load_model import tensor_specs
 from gpt_cli.run.log import last_logged_step
 from gpt_cli.run.resume import refuse_edited_config
-from gpt_cli.run.tensors import check_tensors
+from gpt_cli.run.tensors import check_tensors, tensor_specs
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.runtime.oom import oom_as_user_error
