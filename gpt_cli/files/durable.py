@@ -118,7 +118,7 @@ def require_regular_file(path: Path) -> None:
         except FileNotFoundError:
             return
     if not stat.S_ISREG(mode):
-        raise DiskError(f"cannot write {path}: {_kind(mode)} stands there, which is never replaced")
+        raise DiskError(f"cannot write {path}: {_kind(mode)} is in its place, which is never replaced")
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:

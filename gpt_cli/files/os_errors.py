@@ -1,4 +1,4 @@
-"""Errors of the operating system as one sentence for the user: four reasons that say more, and any other one."""
+"""Errors of the operating system as sentences for the user: one table from errno."""
 
 import errno
 import os

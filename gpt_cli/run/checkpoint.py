@@ -89,7 +89,7 @@ class Checkpoint:
         """Return the number `name` of the state. Raises DamagedError if it is no number, or beyond `largest`."""
         value = self.state.get(name)
         if not _is_number(value) or abs(value) > largest:
-            raise DamagedError(f"{self.path} is damaged: {STATE} does not say {name}")
+            raise DamagedError(f"{self.path} is damaged: {STATE} does not contain {name}")
         return float(value)
 
     def optimizer_tensors(self) -> "dict[str, Tensor]":
@@ -131,7 +131,7 @@ def save(
     }
     parent, path = checkpoints_dir(run_dir), checkpoint_path(run_dir, step)
     if parent.is_symlink():
-        raise DiskError(f"cannot write {parent}: a symbolic link stands there, which is never written through")
+        raise DiskError(f"cannot write {parent}: it is a symbolic link, which is never followed")
     if path.exists() and _is_intact(path):
         sums = read_sums(path)  # of tensors alone: the state may hold times, which do not repeat
         if any(sums[name] != hashlib.sha256(contents[name]).hexdigest() for name in (MODEL, OPTIMIZER)):
@@ -199,7 +199,7 @@ def load_newest(run_dir: Path, note: Notify) -> Checkpoint | None:
     """Load the newest checkpoint of the run that verifies; None if the run has none at all.
 
     A trainer may commit and remove some meanwhile. Each damaged one that is newer is reported through `note`. Raises
-    UserError if there are only damaged ones: starting again from nothing is not for us to decide.
+    UserError if there are only damaged ones: whether to start again from nothing is the user's decision.
     """
     tried: set[Path] = set()
     while untried := [path for path in list_checkpoints(run_dir) if path not in tried]:
@@ -265,7 +265,7 @@ def _parse_state(data: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: {STATE} is not JSON ({error})") from error
     if not isinstance(state, dict) or any(type(state.get(key)) is not kind for key, kind in _STATE_TYPES.items()):
-        raise DamagedError(f"{path} is damaged: {STATE} does not say {', '.join(_STATE_TYPES)}")
+        raise DamagedError(f"{path} is damaged: {STATE} does not contain {', '.join(_STATE_TYPES)}")
     if state["format"] > FORMAT:
         raise UserError(f"{path} was written by a newer gpt (format {state['format']})")
     return state
@@ -278,7 +278,7 @@ def _reject_constant(name: str) -> None:
 def _refuse_giant(config: Config, size: int) -> None:
     """Raise UserError if positions alone would take far more memory than the weights, which are of that `size`.
 
-    The tables of sines and cosines are not in the checkpoint, so only the config says how long they are.
+    The tables of sines and cosines are not in the checkpoint, so their length is in the config alone.
     """
     width = {"rope": config.model.head_dim, "sinusoidal": config.model.n_embd}.get(config.model.position, 0)
     if (tables := 4 * config.model.context_length * width) > max(_LARGEST_TABLES, 4 * size):
@@ -318,7 +318,7 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """True if the directory `path` is a checkpoint, by its looks."""
+    """True if the directory `path` has the files of a checkpoint."""
     return (path / STATE).is_file() and (path / MODEL).is_file()
 
 

@@ -165,8 +165,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[str, Tensor]", source: str) -> Path:
     """Make the new directory `config.run_dir` a run that begins, and ends, with `tensors`; returns its checkpoint.
 
-    It has no text and no optimizer: it samples, evaluates on any text, and other runs start from it. `source` says
-    where the weights came from. Raises RequestError when there is something at `run_dir`.
+    It has no text and no optimizer: it samples, evaluates on any text, and other runs start from it. `source`: the
+    origin of the weights. Raises RequestError when `run_dir` is not empty.
     """
     assert config.run_dir is not None
     path = Path(config.run_dir)
@@ -181,7 +181,7 @@ def create_imported_run(config: Config, tokenizer: Tokenizer, tensors: "Mapping[
         try:
             saved = checkpoint.save(path, 0, tensors, {}, {"source": source, "seconds": 0.0}, config, tokenizer)
             _write_metadata(path, config, tokenizer, {"source": source, "fingerprint": "", "splits": {}})
-        except BaseException:  # a full disk, say: the same command is to work once there is space
+        except BaseException:  # such as a full disk: the same command must work once there is space
             shutil.rmtree(path, ignore_errors=True)
             raise
     return saved

@@ -44,7 +44,7 @@ class RunLifecycle:
         self.begun = True
 
     def end(self, error: BaseException | None) -> None:
-        """The process no longer trains the run: it is finished or was asked to stop, unless there is an `error`."""
+        """Record that training stopped: the run is complete or was asked to stop, unless there is an `error`."""
         if not self.begun:
             return
         if error is None:

@@ -61,7 +61,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         return record
 
     def truncate(self, step: int, note: Notify = lambda _: None) -> None:
-        """Drop, atomically, metrics and samples of later steps: training goes on from `step` and repeats them.
+        """Drop, atomically, metrics and samples of later steps: training resumes from `step` and repeats them.
 
         Damaged lines stay; those of all three files are noted.
         """
@@ -73,7 +73,7 @@ class RunLog(AbstractContextManager["RunLog"]):
         self.sinks.each(lambda sink: sink.begin(step, records))
 
     def sync(self) -> None:
-        """Make what was written survive a power cut; done before a checkpoint says that it happened."""
+        """Make what was written survive a power cut; called before a checkpoint is reported as saved."""
         for file in self._files.values():
             file.sync()
 
@@ -110,8 +110,8 @@ def read_events(run_dir: Path, note: Notify = lambda _: None) -> list[Record]:
 
 
 def last_logged_step(run_dir: Path) -> int:
-    """The last step that the logs tell of, 0 if there is none: of a run without a checkpoint they are lost."""
-    # The end of a training tells its last step; earlier ones may have begun anew.
+    """Return the last step in the logs, or 0: without a checkpoint, the training up to it is lost."""
+    # The last event has the last step; earlier ones may be of trainings that started again.
     lines = [*read_metrics(run_dir), *read_events(run_dir)[-1:]]
     return max((step for line in lines if isinstance(step := line.get("step"), int)), default=0)
 

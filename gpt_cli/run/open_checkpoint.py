@@ -1,4 +1,4 @@
-"""Open the checkpoint that a command names, or say why there is none."""
+"""Open a checkpoint, or explain why there is none."""
 
 from dataclasses import replace
 from pathlib import Path

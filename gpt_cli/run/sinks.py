@@ -2,9 +2,9 @@
 
     csv          metrics.csv in the run's directory: a line per step that has figures
     tensorboard  event files in tensorboard/ there; `tensorboard --logdir runs` shows all runs
-    wandb        Weights & Biases, as its own settings (WANDB_MODE, WANDB_PROJECT, ...) say
+    wandb        Weights & Biases, configured by its own settings (WANDB_MODE, WANDB_PROJECT, ...)
 
-metrics.jsonl stays the truth. A sink that fails is dropped, which is an event of the run, and the training goes on.
+metrics.jsonl stays the truth. A sink that fails is dropped, an event records it, and training continues.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ class Sink(Protocol):
     """Something that receives the metrics; made of a run's directory and its config."""
 
     def begin(self, step: int, records: Sequence[MetricsRecord]) -> None:
-        """Training goes on after `step`; `records` are all figures up to it."""
+        """Called when training resumes after `step`; `records` are all figures up to it."""
 
     def metrics(self, record: MetricsRecord) -> None:
         """Another line of metrics.jsonl."""
 
     def close(self) -> None:
-        """The process trains no longer."""
+        """Called when training stops."""
 
 
 class CSVSink:
@@ -78,7 +78,7 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """One run there for each run here: resumed, it goes on; what is repeated, which is the same, it does not take."""
+    """One run there for each run here; a resumed one is continued, and steps that are repeated are ignored there."""
 
     def __init__(self, run_dir: Path, config: Config) -> None:
         module: Any = importlib.import_module("wandb")

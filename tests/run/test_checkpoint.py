@@ -44,7 +44,7 @@ def test_a_number_that_a_tensor_could_not_hold_is_damage_and_not_a_bug(value: An
     loaded_checkpoint = checkpoint.Checkpoint(
         Path("x"), 1, {"n": value, "three": 3, "large": 10**30}, Config(), ByteTokenizer(), {}, ""
     )
-    with pytest.raises(DamagedError, match="does not say n"):
+    with pytest.raises(DamagedError, match="does not contain n"):
         loaded_checkpoint.get_float("n", 2**53)
     assert loaded_checkpoint.get_float("three", 3) == 3
     torch.tensor(1.0).fill_(loaded_checkpoint.get_float("large"))  # torch takes no integer of that size
