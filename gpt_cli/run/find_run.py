@@ -64,19 +64,17 @@ def _find_checkpoint(run: Path, which: str) -> Path:
     if (checkpoint := named_checkpoint(run, which)) is not None:
         return checkpoint
     kept = list_checkpoints(run)
-    newest = [str(run)] if kept else []
-    choices = newest if which == BEST else _nearest_checkpoints(which, kept)
+    choices = [str(run)][: len(kept)] if which == BEST else _nearest_checkpoints(which, kept)
     raise RequestError(no_such_checkpoint(run, which), choices=choices)
 
 
 def _nearest_checkpoints(name: str, kept: list[Path]) -> list[str]:
     """The checkpoints of `kept` that `name` may mean: that of the step it ends with, else the three nearest."""
+    steps = {checkpoint_step(path): str(path) for path in kept}  # the newest comes first, and is meant without a step
     digits = re.search(r"[0-9]{1,18}$", name)
-    if digits is None:
-        return [str(path) for path in kept[:1]]
-    distances = {str(path): abs(checkpoint_step(path) - int(digits[0])) for path in kept}
-    nearest = sorted(distances, key=distances.__getitem__)
-    return nearest[: 1 if 0 in distances.values() else 3]
+    step = int(digits[0]) if digits is not None else max(steps, default=0)
+    nearest = sorted(steps, key=lambda kept_step: abs(kept_step - step))
+    return [steps[one] for one in nearest[: 1 if step in steps else 3]]
 
 
 def _no_run(path: Path) -> RequestError:

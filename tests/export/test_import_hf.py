@@ -214,8 +214,9 @@ def test_an_imported_run_is_evaluated_sampled_inspected_and_never_mixed_up(saved
     assert main(["import", "hf", "text.txt", "other"]) == 2
     capsys.readouterr()
     assert main(["import", "hf", "run", "other"]) == 2
-    assert "run is a run, not a model" in (output := capsys.readouterr().err)
-    assert main([*output.splitlines()[1].partition("gpt ")[2].split(), "--prompt", "The"]) == 0
+    with pytest.raises(RequestError, match="run is a run, not a model") as caught:
+        import_huggingface("run", Path("other"))
+    assert (caught.value.kind, caught.value.path) == ("run", "run")
     assert not Path("other").exists()
 
 

@@ -15,10 +15,10 @@ from gpt_cli.cli.options.keep_stdin import (
     refuse_stdin_as_examples,
     refuse_stdin_as_val_source,
 )
-from gpt_cli.cli.options.train_source import config_file, refuse_among_texts
+from gpt_cli.cli.options.train_source import TEXTS, config_file
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
-from gpt_cli.files.kinds import RUN, kind_of
+from gpt_cli.files.kinds import RUN, kind_of, refuse_unless
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.files.os_errors import translate_os_errors
 
@@ -94,7 +94,7 @@ class Request:
         if len(sources) == 1 and (file := config_file(sources[0])) is not None:
             return self._of_file(file)
         for source in sources if len(sources) > 1 else []:
-            refuse_among_texts(source)
+            refuse_unless(TEXTS, source, "text")  # one run, or one config, is trained at a time
         return self._fitted(sources)
 
     def _fitted(self, sources: list[str]) -> "Config":

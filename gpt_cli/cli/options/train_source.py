@@ -5,7 +5,8 @@ from pathlib import Path
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.kinds import CONFIG, RUN, YAML, Kind, kind_of, refuse_unless
 
-_TEXTS: tuple[Kind | None, ...] = ("text", "token store", None)
+TEXTS: tuple[Kind | None, ...] = ("text", "token store", None)
+"""Kinds that a config is fitted to."""
 
 
 def config_file(source: str) -> Path | None:
@@ -22,17 +23,12 @@ def config_file(source: str) -> Path | None:
         from gpt_cli.run.find_run import refuse_without_record
 
         refuse_without_record(path)
-    refuse_unless(_TEXTS, source, "text")
+    refuse_unless(TEXTS, source, "text")
     names = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
     configs = [name for name in names if Path(name).suffix.lower() in YAML]
     if configs and configs == [name for name in names if not name.startswith(".")]:
         raise RequestError(f"{source} is a folder of configs", kind="config", path=path / configs[0])
     return None
-
-
-def refuse_among_texts(source: str) -> None:
-    """Raise RequestError for what is no text where there are several: one run, or one config, is trained at a time."""
-    refuse_unless(_TEXTS, source, "text")
 
 
 def _config_of(run: Path) -> Path:

@@ -112,6 +112,7 @@ def init(
     from gpt_cli.cli.options.config_argument import file_first
     from gpt_cli.cli.options.fit_config import run_name
     from gpt_cli.cli.options.train_request import is_override
+    from gpt_cli.cli.options.train_source import TEXTS
     from gpt_cli.corpus.sources import refuse_overwriting
     from gpt_cli.files.locations import require_writable
 
@@ -121,7 +122,7 @@ def init(
     else:
         text, overrides = file_first("config init", arguments[0], arguments[1:], missing="TEXT")
     if text is not None:
-        refuse_unless(("text", "token store", None), text, "text")
+        refuse_unless(TEXTS, text, "text")
     if others := [word for word in overrides or [] if "=" not in word]:
         hint = (
             f"fit one to all of them: gpt config init {quote(str(text))} data.source=[{','.join([str(text), *others])}]"
