@@ -211,7 +211,8 @@ def read_config_file(path: Path) -> str:
         inside = [str(path / "config.yaml")] if (path / "config.yaml").is_file() else []
         raise RequestError(f"{path} is a folder, not a config file", path=path, choices=inside) from None
     except OSError as error:
-        fails = UserError if error.errno == errno.EIO else RequestError  # a failing disk is no wrong request
+        is_request = error.errno != errno.EIO and enclosing_run(path) is None  # else the disk or the run is at fault
+        fails = RequestError if is_request else UserError
         raise fails(f"cannot read the config file {path}: {reason_of(error, path)}", path=path) from error
     if len(data) > SIZE_LIMIT:
         kind = None if path.suffix.lower() in _YAML else "text"

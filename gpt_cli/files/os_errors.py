@@ -15,6 +15,7 @@ _SENTENCES = {
     errno.EDQUOT: "disk quota exceeded while writing {path}",
     errno.ENOTDIR: "cannot {action} {path}: {file} is a file, not a directory",
 }
+_LONGEST_NAME = 255  # bytes, on the file systems in use
 _OTHER = "cannot {action} {path}: {reason}"
 
 
@@ -41,8 +42,12 @@ def no_space(path: Path, needed: int) -> DiskError:
 
 
 def reason_of(error: OSError, path: Path) -> str:
-    """The reason of an `error` about `path` in words, with the owner of what is closed."""
-    return (error.strerror or str(error)).lower() + (owner_of(path) if error.errno == errno.EACCES else "")
+    """Describe an `error` about `path`, with the owner of what is closed, or the length of a name that is too long."""
+    reason = (error.strerror or str(error)).lower()
+    if error.errno == errno.ENAMETOOLONG:
+        length = max(len(os.fsencode(part)) for part in path.parts)
+        return f"{reason} (a name has at most {_LONGEST_NAME} bytes, not {length})" * (length > _LONGEST_NAME) or reason
+    return reason + owner_of(path) * (error.errno == errno.EACCES)
 
 
 def owner_of(path: Path) -> str:

@@ -83,8 +83,14 @@ def _no_run(path: Path) -> RequestError:
         return RequestError(f"there is no checkpoint at {path}", choices=_nearest_checkpoints(path.name, kept))
     inside = Path("runs") / path
     near = {run.parent.name: run.parent for place in (inside, path) for run in place.parent.glob(f"*/{RUN}")}
-    choices = [str(inside)] if is_run(inside) else [str(near[name]) for name in suggest(path.name, near)]
+    choices = [str(inside)] if _is_there(inside) else [str(near[name]) for name in suggest(path.name, near)]
     return RequestError(f"there is no run at {path}", choices=choices, kind=None if choices else "no run")
+
+
+def _is_there(path: Path) -> bool:
+    """True if `find_run` finds the run or the checkpoint of this name."""
+    named = None if path.exists() else split_name(path)
+    return is_run(path) if named is None else named_checkpoint(*named) is not None
 
 
 def refuse_without_record(path: Path) -> None:

@@ -57,7 +57,7 @@ def with_own_tokenizer(config: Config) -> Config:
     written = parse_config(read_config_file(run / CONFIG), str(run / CONFIG), of_run=True)
     if written.tokenizer.file != file:
         return config
-    return replace_keys(config, {"tokenizer.file": str(tokenizer_file(run))})
+    return replace_keys(config, {"tokenizer.file": load_config(run / CONFIG).tokenizer.file})
 
 
 def resumed_changes(config: Config, *, sections: tuple[str, ...] = ("",)) -> Changes:

@@ -147,7 +147,7 @@ def test_what_may_not_be_read_is_one_error_with_its_owner(work_dir):
             "train runs/closed": (1, "permission denied (runs/closed belongs to OWNER)"),
             "sample runs/deaf": (
                 1,
-                "cannot read runs/deaf/config.yaml: permission denied (runs/deaf/",
+                "cannot read the config file runs/deaf/config.yaml: permission denied (runs/deaf/",
             ),
             "sample runs/weights": (1, "model.safetensors: permission denied (runs/weights/checkpoints/step-00000001/"),
         },
@@ -160,7 +160,7 @@ def test_a_run_that_may_not_be_read_does_not_hide_the_others(work_dir):
     assert states["open"] == ("complete", False)
     assert states["closed"] == ("cannot be read: permission denied", True)
     assert states["deaf"] == (
-        f"cannot read runs/deaf/config.yaml: permission denied (runs/deaf/config.yaml {OWNER})",
+        f"cannot read the config file runs/deaf/config.yaml: permission denied (runs/deaf/config.yaml {OWNER})",
         True,
     )
     (outcome,) = run(work_dir, [("runs", {})])
