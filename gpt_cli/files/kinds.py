@@ -23,7 +23,7 @@ _STATE, _MODEL, _SUMS = "state.json", "model.safetensors", "SHA256SUMS"
 _FOLDERS: tuple[tuple[Whole, set[str]], ...] = (
     *[("run", {RUN, other}) for other in (CONFIG, DATA, _METRICS, _CHECKPOINTS)],
     *[("checkpoint", {_STATE, other}) for other in (_MODEL, _SUMS)],
-    ("token store", {"tokens.json"}),
+    ("token store", {"tokens.json", TOKENIZER}),
     ("damaged run", {CONFIG, DATA, TOKENIZER}),
     *[("foreign model", {"config.json", one}) for one in (_MODEL, f"{_MODEL}.index.json", "pytorch_model.bin")],
     ("foreign model", {"adapter_config.json", "adapter_model.safetensors"}),
