@@ -157,8 +157,8 @@ MUTATIONS = [
     ),
     Mutation(
         "an edited config is trained on",
-        "training/state.py",
-        (("            refuse_edited_config(run.path, run.config, checkpoint)\n", "            pass\n"),),
+        "run/resume.py",
+        (("    refuse_edited_config(run, written)\n", ""),),
         "run/test_run_damage.py::test_an_edit_of_a_key_that_may_not_change_is_told_by_train_and_doctor[seed-1337-6]",
     ),
     Mutation(

@@ -36,6 +36,7 @@ from gpt_cli.config.yaml_reader import (
     resolve_scalar,
 )
 from gpt_cli.errors import ErrorKind, RequestError, UserError
+from gpt_cli.files import DamagedError
 from gpt_cli.files.kinds import RUN
 from gpt_cli.files.os_errors import reason_of
 
@@ -203,6 +204,9 @@ def read_config_file(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
+        if enclosing_run(path) is not None:
+            missing = f"{path.parent} is damaged: {path.name} is missing"
+            raise DamagedError(missing, kind="damaged run", path=path.parent) from None
         link = f": it is a link to {os.readlink(path)}" if path.is_symlink() else ""
         choices = _similar(path)
         kind: ErrorKind | None = None if choices else "no config"

@@ -1,7 +1,6 @@
 """Every durable file operation: single files, append-only files, atomic directories, checksums, locks.
 
-Read first: `durable.py` (one file), then `atomic_dir.py` (a directory that appears whole or not at all). `kinds.py`
-alone knows what a path is: a run, a checkpoint, a token store, a model of other tools, a config, text.
+Read first: `durable.py` (one file), then `atomic_dir.py` (a directory that appears whole or not at all); `kinds.py`.
 Never: writes through a symbolic link or into a device, or bypasses `os`, whose functions the tests replace.
 """
 

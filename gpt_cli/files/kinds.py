@@ -22,11 +22,11 @@ _METRICS, _CHECKPOINTS = "metrics.jsonl", "checkpoints"
 _STATE, _MODEL, _SUMS = "state.json", "model.safetensors", "SHA256SUMS"
 _FOLDERS: tuple[tuple[Whole, set[str]], ...] = (
     *[("run", {RUN, other}) for other in (CONFIG, DATA, _METRICS, _CHECKPOINTS)],
-    *[("checkpoint", {_STATE, other}) for other in (_MODEL, _SUMS)],
-    ("token store", {"tokens.json", TOKENIZER}),
-    ("damaged run", {CONFIG, DATA, TOKENIZER}),
+    ("damaged run", {CONFIG, DATA, "metrics.jsonl"}),
     *[("foreign model", {"config.json", one}) for one in (_MODEL, f"{_MODEL}.index.json", "pytorch_model.bin")],
     ("foreign model", {"adapter_config.json", "adapter_model.safetensors"}),
+    *[("checkpoint", {_STATE, other}) for other in (_MODEL, _SUMS)],
+    ("token store", {"tokens.json", TOKENIZER}),
 )
 """The names by which a folder is of a kind, the first that fits."""
 _PARTS = {RUN, DATA, CONFIG, TOKENIZER, _CHECKPOINTS, _STATE, _SUMS, "lock", _METRICS, "events.jsonl"}
@@ -61,6 +61,11 @@ def kind_of_names(names: Collection[str]) -> Whole | None:
     return next((kind for kind, those in _FOLDERS if those.issubset(names)), None)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """True if the directory `path` is a checkpoint, intact or not."""
+    return path.is_dir() and kind_of(path) == "checkpoint"
+
+
 def whole_of(path: Path) -> Path | None:
     """The run, checkpoint or model that `path` is a part of; None if it is none."""
     is_weights = path.suffix == ".safetensors"
@@ -83,7 +88,8 @@ def split_name(path: Path) -> tuple[Path, str] | None:
     """(RUN, WHICH) of RUN@STEP and RUN@best; None for another name, and where there is no such run."""
     name, _, which = path.name.rpartition("@")
     is_name = name.strip(".") != "" and names_checkpoint(which)
-    return (path.with_name(name), which) if is_name and kind_of(path.with_name(name)) == "run" else None
+    run = path.with_name(name) if is_name else path
+    return (run, which) if is_name and os.path.isdir(run) and _kind_of_folder(run) == "run" else None
 
 
 def names_checkpoint(which: str) -> bool:
@@ -119,7 +125,7 @@ def _kind_of_folder(folder: Path) -> Whole:
         names = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
     if (kind := kind_of_names(names)) is not None:
         return kind
-    if any((folder / _CHECKPOINTS).glob(f"*/{_STATE}")):
+    if any((folder / _CHECKPOINTS).glob(f"step-*/{_STATE}")):
         return "damaged run"
     runs = {name for name, is_file in names.items() if not is_file and os.path.isfile(folder / name / RUN)}
     texts = {name.rpartition(".")[0] for name in names if name.lower().endswith(_TEXT_FILES)}

@@ -13,10 +13,11 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.report.figure_io import COLOURS, add_grid, check_output, label, new_axes, write_picture
 from gpt_cli.report.run_record import bytes_per_prediction, read_bytes_per_token, run_names
 from gpt_cli.report.series import X_LABELS, Curve, Measure, Metrics, Series, XAxis, series, smooth
-from gpt_cli.run.checkpoint import CONFIG, is_checkpoint, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, list_checkpoints
 from gpt_cli.run.find_run import run_around
 from gpt_cli.run.log import read_metrics
 from gpt_cli.run.run_files import is_imported

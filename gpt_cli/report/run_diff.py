@@ -112,8 +112,9 @@ def _config_row(key: str, records: Sequence[RunRecord]) -> Row:
 
 
 def _earlier_values(key: str, record: RunRecord) -> list[Any]:
-    changes = [event.get("keys", {}) for event in record.events if event["event"] == "config changed"]
-    return [change[key][0] for change in changes if key in change]
+    changes = [event.get("keys") for event in record.events if event["event"] == "config changed"]
+    values = [change.get(key) for change in changes if isinstance(change, dict)]
+    return [value[0] for value in values if isinstance(value, list) and value]
 
 
 def _data_rows(records: Sequence[RunRecord]) -> list[Row]:

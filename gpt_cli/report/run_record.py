@@ -10,11 +10,13 @@ from typing import Any
 from gpt_cli.config import Config, load_config
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import DamagedError
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, is_checkpoint, load_newest
+from gpt_cli.files.kinds import is_checkpoint
+from gpt_cli.run.checkpoint import CONFIG, load_newest
 from gpt_cli.run.find_run import run_around
 from gpt_cli.run.log import read_events, read_metrics, read_samples
 from gpt_cli.run.model_info import num_parameters_of_task
-from gpt_cli.run.run_files import DATA, RUN, read_json_object
+from gpt_cli.run.resume import refuse_edited_config
+from gpt_cli.run.run_files import DATA, RUN, read_json_object, tokenizer_file
 from gpt_cli.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -93,7 +95,8 @@ def read_record(run: Path, name: str, note: Notify) -> RunRecord:
         raise RequestError(
             f"{run} was imported, not trained: there are no metrics to show", hint=f"gpt info {quote(str(run))}"
         )
-    config, tokenizer = load_config(run / CONFIG), load_tokenizer(run / TOKENIZER)
+    config, tokenizer = load_config(run / CONFIG), load_tokenizer(tokenizer_file(run))
+    refuse_edited_config(run, config)
     checkpoint = load_newest(run, note)
     try:
         sizes = ("characters", "bytes", "tokens", "documents")

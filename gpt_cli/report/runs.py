@@ -11,8 +11,8 @@ from typing import Any
 
 from gpt_cli.config import Config, load_config, to_yaml_scalar
 from gpt_cli.config.keys import fields, get_key
-from gpt_cli.errors import UserError, first_line
-from gpt_cli.files import is_locked, list_directory
+from gpt_cli.errors import Notify, UserError, first_line
+from gpt_cli.files import DamagedError, is_locked, list_directory
 from gpt_cli.run.arrays import read_header
 from gpt_cli.run.checkpoint import CONFIG, MODEL, checkpoint_step, list_checkpoints
 from gpt_cli.run.find_run import refuse_without_record
@@ -53,8 +53,11 @@ class RunLine:
     """True if permission to read it was denied; an unreadable folder need not be a run."""
 
 
-def list_runs(folder: Path) -> list[RunLine]:
-    """A line for each run in `folder`, the most recently saved first; then those that lack run.json, or are closed."""
+def list_runs(folder: Path, note: Notify = lambda _: None) -> list[RunLine]:
+    """A line for each run in `folder`, the most recently saved first; then those that lack run.json, or are closed.
+
+    Damaged lines of their logs are skipped with a `note`.
+    """
     paths = [folder / name for name in list_directory(folder)]
     named = [path for path in paths if os.path.isdir(path) and not path.name.startswith(".")]
     closed = [path for path in named if not os.access(path, os.R_OK | os.X_OK)]
@@ -70,7 +73,7 @@ def list_runs(folder: Path) -> list[RunLine]:
             broken[run] = _failed(run, first_line(error), error.__cause__)
     broken |= _without_record(path for path in named if path not in closed and path not in runs)
     common = _common_values(list(configs.values()))
-    listed = [_describe(run, configs[run], common) if run in configs else broken.pop(run) for run in runs]
+    listed = [_describe(run, configs[run], common, note) if run in configs else broken.pop(run) for run in runs]
     listed += broken.values()
     return listed + [RunLine(str(path), "cannot be read: permission denied", closed=True) for path in closed]
 
@@ -122,10 +125,10 @@ def _saved(run: Path) -> float:
         return 0.0
 
 
-def _describe(run: Path, config: Config, common: dict[str, Any]) -> RunLine:
+def _describe(run: Path, config: Config, common: dict[str, Any], note: Notify) -> RunLine:
     try:
         checkpoints = list_checkpoints(run)
-        evaluations = [line for line in read_metrics(run) if "val_loss" in line]
+        evaluations = [line for line in read_metrics(run, note) if "val_loss" in line]
         parameters = _parameters(checkpoints[0]) if checkpoints else None
         steps = checkpoint_step(checkpoints[0]) if checkpoints else None
         imported = is_imported(run)
@@ -192,7 +195,10 @@ def _parameters(checkpoint: Path) -> int:
     path = checkpoint / MODEL
     with path.open("rb") as file:
         header = read_header(file.read(_MAX_HEADER), str(path))
-    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    try:
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (KeyError, TypeError) as error:
+        raise DamagedError(f"{path.parent} is damaged: {MODEL} is not a safetensors file of tensors") from error
 
 
 def _common_values(configs: list[Config]) -> dict[str, Any]:

@@ -317,11 +317,6 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(paths, key=checkpoint_step, reverse=True)
 
 
-def is_checkpoint(path: Path) -> bool:
-    """True if the directory `path` has the files of a checkpoint."""
-    return (path / STATE).is_file() and (path / MODEL).is_file()
-
-
 def best_checkpoint(run_dir: Path, is_intact: Callable[[Path], bool] = _is_intact) -> Path | None:
     """Find the intact checkpoint with the lowest `val_loss` that is finite, the newest of equals."""
     return next((path for _, path in rank_checkpoints(run_dir) if is_intact(path)), None)

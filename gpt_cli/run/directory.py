@@ -95,7 +95,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             if (path / RUN).exists():
                 changes = check_resumed(path, config, corpus)
             else:
-                _write_metadata(path, config, corpus.tokenizer, _describe_data(corpus))
+                _write_metadata(path, config, corpus.tokenizer, describe_data(corpus))
             written = parse_config(read_config_file(path / CONFIG), str(path / CONFIG), of_run=True)
             run = cls(path, lock, as_written(config, written, moved=moved(changes)), is_made=is_made)
             run.log.sinks = open_sinks(config, path, run.log.event)
@@ -232,7 +232,7 @@ def _write_metadata(path: Path, config: Config, tokenizer: Tokenizer, data: dict
         replace_file(path / name, text.encode())
 
 
-def _describe_data(corpus: "Corpus") -> dict[str, Any]:
+def describe_data(corpus: "Corpus") -> dict[str, Any]:
     """Fingerprint and sizes of the text, for data.json."""
     counts = ("characters", "bytes", "tokens", "documents")
     return {

@@ -23,6 +23,7 @@ from gpt_cli.run.sinks import Sinks
 
 METRICS, SAMPLES, EVENTS = "metrics.jsonl", "samples.jsonl", "events.jsonl"
 Record = dict[str, Any]
+_STEPS = range(1 << 53)  # those that a float holds, too
 
 
 class RunLog(AbstractContextManager["RunLog"]):
@@ -124,17 +125,21 @@ def _read(path: Path, note: Notify) -> Iterator[tuple[bytes, Record | None]]:
     """Each whole line of `path`, as it is and parsed; None for a damaged one, which lacks an object or its key."""
     key, kind = ("event", str) if path.name == EVENTS else ("step", int)
     *lines, _unfinished = read_file(path).split(b"\n") if path.exists() else [b""]
+    damaged = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and type(record.get(key)) is kind:
+        if isinstance(record, dict) and type(value := record.get(key)) is kind and (kind is str or value in _STEPS):
             record.pop("crc32", None)
             yield line, record
         else:
-            note(f"{path}:{number} is damaged and skipped")
+            damaged.append(number)
             yield line, None
+    if damaged:
+        more = f", and so are {len(damaged) - 1:,} more lines of it" if len(damaged) > 1 else ""
+        note(f"{path}:{damaged[0]} is damaged and skipped{more}")
 
 
 def _is_finite(value: object) -> bool:

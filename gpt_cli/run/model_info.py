@@ -10,9 +10,10 @@ from gpt_cli.corpus.labelled.prepare_labelled import sort_labels
 from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import learn_tokenizer
 from gpt_cli.errors import Notify
+from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.model.memory_estimate import estimate_memory
 from gpt_cli.model.sizing import flops_per_token, parameter_table
-from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.run.checkpoint import CONFIG, TOKENIZER, Checkpoint, load, load_newest
 from gpt_cli.runtime.device import planned_device
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import load_tokenizer

@@ -10,8 +10,9 @@ from gpt_cli.config.load import uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS
 from gpt_cli.errors import NonFiniteError, Notify, RequestError
 from gpt_cli.files import is_locked
+from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.literals import Device
-from gpt_cli.run.checkpoint import CONFIG, Checkpoint, is_checkpoint, load, load_newest
+from gpt_cli.run.checkpoint import CONFIG, Checkpoint, load, load_newest
 from gpt_cli.run.find_run import config_now
 from gpt_cli.run.log import last_logged_step, read_events
 from gpt_cli.terminal.words import plural

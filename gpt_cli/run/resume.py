@@ -13,7 +13,7 @@ from gpt_cli.config.load import read_config_file, uses_of_removed_keys
 from gpt_cli.config.paths import TEXT_KEYS, as_written, is_gone
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError
-from gpt_cli.run.checkpoint import CONFIG, Checkpoint, checkpoint_step, list_checkpoints
+from gpt_cli.run.checkpoint import CONFIG, checkpoint_step, list_checkpoints, verified_copy
 from gpt_cli.run.run_files import read_fingerprint, run_of, tokenizer_file
 from gpt_cli.tokenizer import load_tokenizer
 
@@ -71,6 +71,7 @@ def resumed_changes(config: Config, *, sections: tuple[str, ...] = ("",)) -> Cha
     if not (run / CONFIG).is_file():
         raise DamagedError(f"{run} is damaged: {CONFIG} is missing", kind="damaged run", path=run)
     written = load_config(run / CONFIG)
+    refuse_edited_config(run, written)
     for use in uses_of_removed_keys(run / CONFIG):  # by which later versions cannot continue
         if not may_change(".".join(map(str, use.path or ()))):
             raise RequestError(use.message, where=str(use.place))
@@ -102,17 +103,20 @@ def moved(changes: Changes) -> set[str]:
     return {key for key, old in named.items() if is_gone(old)}
 
 
-def refuse_edited_config(path: Path, config: Config, checkpoint: Checkpoint) -> None:
-    """Raise RequestError if `config`, of the run at `path`, differs from that of its `checkpoint` in a key that may not
-    change: then config.yaml was edited. Paths are not compared; the text and the tokenizer are, by their checksums."""
-    changed = changed_keys(as_written(checkpoint.config, config), config)
+def refuse_edited_config(run: Path, config: Config) -> None:
+    """Raise RequestError if `config`, of the `run`, differs from that of its checkpoints in a key that may not change:
+    then config.yaml was edited. Paths are not compared; the text and the tokenizer are, by their checksums."""
+    if (copy := verified_copy(run, CONFIG)) is None:
+        return
+    trained = parse_config(read_config_file(copy), str(copy), of_run=True)
+    changed = changed_keys(as_written(trained, config), config)
     if fixed := [change for change in changed if not may_change(change[0])]:
-        there = f"in the checkpoint of step {checkpoint.step:,}"
+        there = f"in the checkpoint of step {checkpoint_step(copy.parent):,}"
         lines = [f"\n  {key}: {to_yaml_scalar(old)} {there}, {to_yaml_scalar(new)} here" for key, old, new in fixed]
         raise RequestError(
-            f"{path / CONFIG} differs from {checkpoint.path / CONFIG}, with which the run was trained{''.join(lines)}",
+            f"{run / CONFIG} differs from {copy}, with which the run was trained{''.join(lines)}",
             kind="another run",
-            path=path / CONFIG,
+            path=run / CONFIG,
         )
 
 

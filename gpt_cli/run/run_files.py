@@ -21,7 +21,7 @@ def run_of(config: Config) -> Path | None:
 
 def is_imported(run: Path) -> bool:
     """True if `run` was imported from another tool."""
-    return (run / DATA).is_file() and _fingerprint(run / DATA) == ""
+    return (run / DATA).is_file() and read_fingerprint(run) == ""
 
 
 def tokenizer_file(run: Path) -> Path:

@@ -28,7 +28,7 @@ def trash_run(path: Path) -> Path:
         target = free_name(trash / path.name)
         with translate_os_errors("move", path):
             os.rename(path, target)
-        with suppress(OSError):  # the move is done; only a power cut could undo it
+        with suppress(DiskError):  # the move is done; only a power cut could undo it
             sync_directory(trash)
             sync_directory(path.parent)
     return target

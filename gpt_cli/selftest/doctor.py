@@ -7,16 +7,17 @@ from shlex import quote
 from gpt_cli.config import load_config
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify, UserError
+from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.model.sequence_classifier import SequenceClassifier
 from gpt_cli.run.checkpoint import (
     CONFIG,
     TOKENIZER,
     Checkpoint,
     checkpoint_step,
-    is_checkpoint,
     list_checkpoints,
     load,
 )
+from gpt_cli.run.directory import describe_data
 from gpt_cli.run.lifecycle import why_over
 from gpt_cli.run.load_model import build_verified
 from gpt_cli.run.log import METRICS, last_logged_step, read_events, read_metrics, read_samples
@@ -127,8 +128,9 @@ def _describe_data(path: Path, note: Notify) -> str:
     corpus = prepare_run_corpus(config, cache=False, note=note)
     if corpus.fingerprint != read_fingerprint(path):
         raise UserError("the text has changed since the run began: it could not be resumed")
-    if read_json_object(path / DATA).get("fingerprint") != corpus.fingerprint:
-        raise UserError(f"{DATA} contains the fingerprint of another text than the checkpoints")
+    there, here = read_json_object(path / DATA), describe_data(corpus)
+    if (there.get("fingerprint"), there.get("splits")) != (here["fingerprint"], here["splits"]):
+        raise UserError(f"{DATA} does not describe the text that the run was trained on")
     if corpus.tokenizer.digest != load_tokenizer(tokenizer_file(path)).digest:
         raise UserError("the text gives another tokenizer than the run has: it could not be resumed")
     return f"{corpus.fingerprint[:16]}, the text that the run was trained on"
@@ -150,7 +152,7 @@ def _describe_resume(path: Path, paths: list[Path], intact: list[Checkpoint]) ->
         return f"nothing to resume; gpt train TEXT {init_from} trains it further"
     newest = max(intact, key=lambda checkpoint: checkpoint.step)
     step = newest.step
-    refuse_edited_config(path, config, newest)
+    refuse_edited_config(path, config)
     if step >= steps:
         return f"all {steps:,} steps are done"
     over = why_over(read_events(path), step)

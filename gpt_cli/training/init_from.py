@@ -6,9 +6,10 @@ from shlex import quote
 
 from gpt_cli.config import Config, ModelConfig, to_yaml_scalar
 from gpt_cli.errors import Notify, RequestError
+from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.model.gpt import GPT
 from gpt_cli.model.sequence_classifier import HEAD, SequenceClassifier
-from gpt_cli.run.checkpoint import Checkpoint, is_checkpoint, list_checkpoints, load, load_newest
+from gpt_cli.run.checkpoint import Checkpoint, list_checkpoints, load, load_newest
 from gpt_cli.run.find_run import find_run
 from gpt_cli.run.load_model import load_weights
 from gpt_cli.run.open_checkpoint import no_checkpoint

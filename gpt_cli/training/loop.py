@@ -54,8 +54,9 @@ def train(config: Config, console: Console) -> Summary:
             load_decoder(config, console.note)
         logger = MetricsLogger(run, console, config, state, start, seconds, batches)
         oom_retry = OOMRetry(batches.micro_batch_size, logger)
-        clock = ScheduleClock(config.train, start, checkpoint.saved_state(run.path, saved))
-        stopping = Stopping(config.train, request, logger.past_val_losses, clock)
+        saved_state = checkpoint.saved_state(run.path, saved)
+        clock = ScheduleClock(config.train, start, saved_state)
+        stopping = Stopping(config.train, request, logger.past_val_losses, clock, saved_state)
         stopping.update(start, seconds)
         console.start(config, corpus, state, runtime, batches.steps_per_epoch, start, stopping.reason)
 
@@ -77,7 +78,7 @@ def train(config: Config, console: Console) -> Summary:
                     if decision is not CONTINUE or (step > 0 and should_save):
                         logger.flush()
                         fields = logger.checkpoint_fields(val_loss, corpus.fingerprint)
-                        fields |= state.scalars() | clock.state()
+                        fields |= state.scalars() | clock.state() | stopping.state()
                         tensors = state.collect_tensors()
                         if world.is_main:
                             run.save_checkpoint(step, tensors, fields, corpus.tokenizer, config.checkpoint.keep)

@@ -21,7 +21,6 @@ from gpt_cli.model.sizing import flops_per_token
 from gpt_cli.run.checkpoint import Checkpoint, load_newest
 from gpt_cli.run.directory import RunDirectory
 from gpt_cli.run.log import last_logged_step
-from gpt_cli.run.resume import refuse_edited_config
 from gpt_cli.run.tensors import check_tensors, tensor_specs
 from gpt_cli.runtime.compilation import compile_mode, estimate_eager_seconds
 from gpt_cli.runtime.device import Runtime
@@ -139,8 +138,6 @@ class TrainingState:
         The run's logs are truncated to that step.
         """
         checkpoint = load_newest(run.path, note)
-        if checkpoint is not None:
-            refuse_edited_config(run.path, run.config, checkpoint)
         lost = last_logged_step(run.path) if checkpoint is None else 0  # before this training is in the logs
         run.begin(0 if checkpoint is None else checkpoint.step, runtime.describe())
         if checkpoint is None:

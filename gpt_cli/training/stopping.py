@@ -1,7 +1,9 @@
 """The end of a run: at its last step, on a signal, out of time, at a loss, or without further improvement."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
 from gpt_cli.config import TrainConfig
 from gpt_cli.runtime.signals import StopRequest
@@ -19,7 +21,11 @@ class Decision(Enum):
 
 
 class Stopping:
-    """Decides when a run stops, and for which `reason`. After a resume, its past evaluations come from the log."""
+    """Decides when a run stops, and for which `reason`.
+
+    After a resume, the best loss so far comes from the `saved` state of the checkpoint; of older versions, from the
+    `past_val_losses` of the log.
+    """
 
     def __init__(
         self,
@@ -27,6 +33,7 @@ class Stopping:
         request: StopRequest,
         past_val_losses: Iterable[float] = (),
         clock: ScheduleClock | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config
         self.clock = clock or ScheduleClock(config, 0, {})
@@ -36,6 +43,14 @@ class Stopping:
         self.reason: str | None = None
         for val_loss in past_val_losses:
             self.record_eval(val_loss)
+        best, since = ((saved or {}).get(key) for key in self.state())
+        if isinstance(best, float) and isinstance(since, int):
+            self.best_val_loss, self.evaluations_since_best = best, since
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs to decide as this one."""
+        best = self.best_val_loss if self.best_val_loss is not None and math.isfinite(self.best_val_loss) else None
+        return {"best_val_loss": best, "evaluations_since_best": self.evaluations_since_best}
 
     def update(self, step: int, seconds: float) -> Decision:
         """Advance the clock to `step`, after `seconds` of training: the decision at that step."""

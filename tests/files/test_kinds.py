@@ -47,6 +47,11 @@ KINDS = {
     "mixed": "text",
     "x.yaml": "text",  # a folder
     "empty": "text",
+    "lookalike": "text",  # texts beside files with names of ours
+    "begun": "text",  # a run whose first files were being written
+    "weightless": "checkpoint",
+    "transformers": "foreign model",  # with the state of another trainer
+    "a" + "@1" * 700: None,
     "runs/book/samples.jsonl": "text",
     "runs/book/metrics.jsonl": "part",
     "runs/book/checkpoints": "part",
@@ -107,6 +112,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Path("logged").mkdir()
         for name in ("run.json", "metrics.jsonl"):  # it lost the rest
             shutil.copy(f"runs/book/{name}", "logged")
+        shutil.copytree("texts", "lookalike")
+        for name in ("config.yaml", "data.json", "tokenizer.json", "tokens.json", "checkpoints/x/state.json"):
+            Path("lookalike", name).parent.mkdir(parents=True, exist_ok=True)
+            Path("lookalike", name).write_text("{}")
+        Path("lookalike/tokens.json").rename("lookalike/words.json")
+        Path("begun").mkdir()
+        for name in ("config.yaml", "tokenizer.json", "data.json", "lock"):
+            shutil.copy(f"runs/book/{name}", "begun")
+        shutil.copytree(CHECKPOINT, "weightless")
+        Path("weightless/model.safetensors").unlink()
+        shutil.copytree("exported", "transformers")
+        Path("transformers/state.json").write_text("{}")
         Path("kept").mkdir()
         shutil.copytree("runs/book", "kept/book")
         Path("kept/book.txt").write_text(TEXT)  # as standard input is kept

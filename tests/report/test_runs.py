@@ -108,7 +108,9 @@ def test_a_run_is_over_at_its_newest_step_alone_and_while_no_rule_of_its_end_cha
 
 def test_a_damaged_run_is_listed_as_such_and_hides_no_other(gpt_here, work_dir):
     Path("runs/one/config.yaml").write_text("model: {n_layer: many}\n")
-    Path("runs/two/data.json").write_text("no json\n")
+    for path in Path("runs/two/checkpoints").glob("*/model.safetensors"):
+        header = path.read_bytes()
+        path.write_bytes(header.replace(b'"shape"', b'"shale"', 1))
     for path in Path("runs").glob("wide*/metrics.jsonl"):
         path.write_text("no json\n")
     output = gpt_here("runs")

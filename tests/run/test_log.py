@@ -209,3 +209,14 @@ def test_every_command_that_reads_a_log_notes_a_damaged_line_once_and_works(
     examined = gpt_here("doctor", "one")
     assert examined.rc == 1
     assert f"{path}:1 is damaged and skipped" in " ".join(examined.stdout.split())
+
+
+def test_a_log_of_garbage_is_one_note_with_the_first_place(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    path, notes = tmp_path / "metrics.jsonl", list[str]()
+    with path.open("a") as file:
+        file.write(f'{{"step": 1{"0" * 400}, "time": 1}}\n' + '{"step": -1}\n' + "garbage\n" * 3_000)
+    assert [line["step"] for line in read_metrics(tmp_path, notes.append)] == [1]
+    (note,) = notes
+    assert note.startswith(f"{path}:2 is damaged")
+    assert "3,001 more" in note

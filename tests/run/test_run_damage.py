@@ -138,10 +138,10 @@ def test_every_command_that_reads_a_checkpoint_tells_a_flip_in_it(
 
 
 def test_a_damaged_run_is_listed_as_such_and_can_be_removed(folder: Path, gpt_here: Callable[..., Outcome]) -> None:
-    (folder / "runs" / "one" / "data.json").write_text('{"fing')
+    (folder / "runs" / "one" / "config.yaml").unlink()
     listed = gpt_here("runs")
     assert listed.rc == 0
-    assert "data.json is damaged" in " ".join(listed.stdout.split())
+    assert "config.yaml is missing" in " ".join(listed.stdout.split())
     assert gpt_here("runs", "rm", "runs/one", "--yes").rc == 0
 
 
@@ -196,7 +196,12 @@ def test_an_edit_of_a_key_that_may_not_change_is_told_by_train_and_doctor(
     edited = re.sub(rf"(?m)^(\s*){name}: {there}$", rf"\g<1>{name}: {here}", written, count=1)
     (run / "config.yaml").write_text(edited)
     told = f"{key}: {there} in the checkpoint of step"
-    for command in (("train", "runs/one"), ("train", "runs/one", "train.steps=99")):
+    others = [
+        ("diff", "runs/one", "runs/one"),
+        ("report", "runs/one", "-o", "r.html"),
+        ("train", "runs/one", "--dry-run"),
+    ]
+    for command in (("train", "runs/one"), *others, ("train", "runs/one", "train.steps=99")):
         refused = gpt_here(*command)
         assert refused.rc == 2
         assert told in refused.stderr

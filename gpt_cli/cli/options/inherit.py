@@ -60,7 +60,7 @@ def inherit(path: Path, overrides: "ConfigValues") -> Base:
     checkpoint raises.
     """
     from gpt_cli.config.schema import rate_keys
-    from gpt_cli.run.checkpoint import is_checkpoint
+    from gpt_cli.files.kinds import is_checkpoint
     from gpt_cli.run.run_files import is_imported
     from gpt_cli.training.init_from import open_base, refuse_classifier
 

@@ -94,7 +94,8 @@ class Request:
         if len(sources) == 1 and (file := config_file(sources[0])) is not None:
             return self._of_file(file)
         for source in sources if len(sources) > 1 else []:
-            refuse_unless(TEXTS, source, "text")  # one run, or one config, is trained at a time
+            if config_file(source) is not None:
+                refuse_unless(TEXTS, source, "text")  # one run, or one config, is trained at a time
         return self._fitted(sources)
 
     def _fitted(self, sources: list[str]) -> "Config":

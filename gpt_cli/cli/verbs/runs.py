@@ -42,7 +42,7 @@ def runs(
 
     place = Path("runs") if folder is None else folder
     require_directory(place, missing=folder is None)
-    lines = list_runs(place)
+    lines = list_runs(place, note)
     if json:
         print_json({"runs": [asdict(line) for line in lines]})
     elif lines:
@@ -67,7 +67,8 @@ def remove(
 
     Example: gpt runs rm runs/book
     """
-    from gpt_cli.run.checkpoint import checkpoint_step, is_checkpoint, list_checkpoints
+    from gpt_cli.files.kinds import is_checkpoint
+    from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
     from gpt_cli.run.find_run import run_around
     from gpt_cli.run.trash import lasting_path, size_of, trash_run
     from gpt_cli.terminal.words import format_size
