@@ -81,8 +81,8 @@ PROMISES = [
          "corpus/test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
     ),
     Promise(
-        "A flipped bit in a checkpoint is told by every command that reads it, and one elsewhere in a run changes neither"
-        " training nor evaluation",
+        "A flipped bit in a checkpoint is told by every command that reads it, and one elsewhere in a run changes"
+        " neither training nor evaluation",
         "flipped bits in each file of a checkpoint, and commands that read it; in each file that a run writes once, and"
         " then an evaluation and a resume",
         (f"{DAMAGE}::test_a_thousand_flips_of_a_thousand_are_noticed",
