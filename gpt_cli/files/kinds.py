@@ -26,7 +26,7 @@ _FOLDERS: tuple[tuple[Whole, set[str]], ...] = (
     *[("foreign model", {"config.json", one}) for one in (_MODEL, f"{_MODEL}.index.json", "pytorch_model.bin")],
     ("foreign model", {"adapter_config.json", "adapter_model.safetensors"}),
     *[("checkpoint", {_STATE, other}) for other in (_MODEL, _SUMS)],
-    ("token store", {"tokens.json", TOKENIZER}),
+    ("token store", {"tokens.json"}),
 )
 """The names by which a folder is of a kind, the first that fits."""
 _PARTS = {RUN, DATA, CONFIG, TOKENIZER, _CHECKPOINTS, _STATE, _SUMS, "lock", _METRICS, "events.jsonl"}

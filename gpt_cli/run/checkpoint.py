@@ -6,6 +6,8 @@
 `step` counts finished updates. There is no `latest` and no `best` pointer that could be wrong: the newest is
 the highest step whose sums verify, the best the one whose state has the lowest `val_loss`. A damaged checkpoint
 is reported and skipped; `save` and `prune` may remove it once intact ones make it useless.
+
+Written by `save`, pruned by `prune`, verified by `load`, chosen by `load_newest` and `best_checkpoint`.
 """
 
 import hashlib
