@@ -82,7 +82,7 @@ ATTACK = [
         where="attack",
     ),
     Promise(
-        "A flipped bit in a checkpoint is told by the command that meets it",
+        "A flipped bit in a checkpoint is reported by the command that meets it",
         "a random bit of any file of the newest checkpoint, and then one of eight commands",
         ("run/test_run_damage.py::test_a_thousand_flips_are_told_by_the_commands_that_read_them",),
         where="attack",

@@ -81,7 +81,7 @@ PROMISES = [
          "corpus/test_corpus_fuzz.py::test_a_damaged_store_is_refused_also_when_its_sums_are_right"),
     ),
     Promise(
-        "A flipped bit in a checkpoint is told by every command that reads it, and one elsewhere in a run changes"
+        "A flipped bit in a checkpoint is reported by every command that reads it, and one elsewhere in a run changes"
         " neither training nor evaluation",
         "flipped bits in each file of a checkpoint, and commands that read it; in each file that a run writes once, and"
         " then an evaluation and a resume",
@@ -90,7 +90,7 @@ PROMISES = [
          f"{DAMAGE}::test_a_flip_in_what_a_run_wrote_once_changes_no_number"),
     ),
     Promise(
-        "A damaged line of a log is told and skipped, and keeps no run from resuming",
+        "A damaged line of a log is reported and skipped, and keeps no run from resuming",
         "every bit of logs, flipped; commands that read them; runs that are resumed",
         ("run/test_log.py::test_any_flipped_bit_costs_the_lines_that_it_damages_and_no_resume",
          "run/test_log.py::test_every_command_that_reads_a_log_notes_a_damaged_line_once_and_works"),
