@@ -219,14 +219,14 @@ def _stat_key(path: Path) -> tuple[str, int, int, int, int, int]:
 def _verified(path: Path, sha256: str, *, keep: bool = False, follow: bool = False) -> bytes:
     """Verify the file `path`; returns its contents, or b"" unless `keep`. Raises DamagedError for another checksum."""
     digest = hashlib.sha256()
-    contents = bytearray()
+    chunks: list[bytes] = []
     for chunk in _read_member(path, follow=follow):
         digest.update(chunk)
         if keep:
-            contents += chunk
+            chunks.append(chunk)
     if digest.hexdigest() != sha256:
         raise DamagedError(f"{path.parent} is damaged: {path.name} does not match its SHA-256")
-    return bytes(contents)
+    return b"".join(chunks)
 
 
 def _read_member(path: Path, *, follow: bool, limit: int | None = None) -> Iterator[bytes]:
