@@ -252,6 +252,18 @@ def test_a_run_may_be_moved_and_copied(folder: Path, gpt_here: Callable[..., Out
     assert gpt_here("train", "runs/two", "train.steps=5").rc == 0
 
 
+def test_the_best_loss_so_far_is_that_of_the_checkpoint_and_not_of_the_log(
+    folder: Path, gpt_here: Callable[..., Outcome]
+) -> None:
+    log = folder / "runs" / "one" / "metrics.jsonl"
+    edited = re.sub(r'"val_loss": [0-9.]+', '"val_loss": 0.01', log.read_text(), count=1)
+    assert edited != log.read_text()
+    log.write_text(edited)
+    resumed = gpt_here("train", "runs/one", "train.steps=12", "--json")
+    assert resumed.rc == 0
+    assert json.loads(resumed.stdout)["best_val_loss"] > 1  # and patience counts from there
+
+
 def test_a_changed_config_is_written(folder: Path, gpt_here: Callable[..., Outcome]) -> None:
     assert gpt_here("train", "runs/one", "train.steps=6").rc == 0
     assert load_config(folder / "runs" / "one" / "config.yaml").train.steps == 6
