@@ -135,7 +135,7 @@ PROMISES = [
          f"{SAVE}::test_tensors_that_are_not_finite_are_never_saved_and_the_first_is_named"),
     ),
     Promise(
-        "A spike is told, ordinary noise is not",
+        "A spike is reported, ordinary noise is not",
         "a loss far above its running mean; ten quiet curves of 3,000 steps",
         (f"{HEALTH}::test_a_spike_is_told_once_when_it_begins",
          f"{HEALTH}::test_ordinary_noise_around_a_falling_loss_is_no_spike",
