@@ -57,15 +57,17 @@ class _TextScanner:
     def count(self, text: SplitText, progress: StageProgress) -> Iterator[str]:
         """Yield the text, and count and hash its documents (without a final newline) on the way."""
         document, newline, unfinished = blake2b(digest_size=8), b"", False
+        done = 0
         for chunk in text.chunks():
-            progress("inspecting", chunk.done, text.size)
+            done += len(chunk.data)
+            progress("inspecting", min(done, text.size), text.size)
             content = chunk.text
             self.cut += len(content) if chunk.split == "train" else 0
             data = newline + chunk.data
             newline = b"\n" * data.endswith(b"\n")
             document.update(data.removesuffix(b"\n"))
-            unfinished = not chunk.document_end
-            if chunk.document_end:
+            unfinished = not chunk.ends_document
+            if chunk.ends_document:
                 self._count(document.digest())
                 document, newline = blake2b(digest_size=8), b""
             yield content

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.blocks import Block, CorpusText, Split
 from gpt_cli.corpus.scan import CorpusStats, StageProgress, scan
-from gpt_cli.corpus.split import Chunk, Split, SplitPlan, iter_chunks
+from gpt_cli.corpus.split import SplitPlan, split_blocks
 from gpt_cli.errors import Notify, UserError
 
 
@@ -40,7 +40,7 @@ class SplitText:
         """True if the validation text may begin amid a line of the training text, not with a document of its own."""
         return self.split_plan.by == "characters" and not any(member.validates for member in self.text.files)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[Block]:
         """The training text, then the validation text; documents end with a newline. Raises as reading does."""
         if self.split_plan.by == "characters":  # the splits are in this order
             yield from self._read("train", "val")
@@ -59,7 +59,7 @@ class SplitText:
                 choices=["0.5"],
             )
 
-    def _read(self, *splits: Split) -> Iterator[Chunk]:
-        for chunk in iter_chunks(self.text, self.split_plan, self.stats, end_lines=True):
-            if chunk.split in splits:
-                yield chunk
+    def _read(self, *splits: Split) -> Iterator[Block]:
+        for block in split_blocks(self.text, self.split_plan, self.stats, end_lines=True):
+            if block.split in splits:
+                yield block

@@ -118,6 +118,11 @@ class DataConfig(ConfigSection):
         return [self.source] if isinstance(self.source, str) else self.source
 
     @property
+    def source_weights(self) -> list[int]:
+        """`weights`, one for each source."""
+        return self.weights or [1] * len(self.sources)
+
+    @property
     def val_sources(self) -> list[str]:
         """`val_source` as a list, empty for null."""
         return [self.val_source] if isinstance(self.val_source, str) else self.val_source or []

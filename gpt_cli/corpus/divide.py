@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.corpus_text import count_characters
-from gpt_cli.corpus.split import SPLITS, Split
+from gpt_cli.corpus.blocks import SPLITS, Split, count_characters
 from gpt_cli.corpus.store import SplitStats, Tokens
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, UserError

@@ -1,137 +1,126 @@
-"""Parallel encoding; the ids are the same for any number of workers.
+"""Work beside the main thread: threads where the GIL is released, processes where Python computes.
 
 BPE is encoded in processes. Characters and bytes are looked up by NumPy in threads: it releases the GIL, and takes less
-time than sending the text to a process would.
+time than sending the text to a process would. The ids are the same for any number of workers.
 """
 
+import multiprocessing
 import os
-import queue
-import subprocess
+import signal
 import sys
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
-from pathlib import Path
-from typing import NamedTuple
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType, TracebackType
+from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from gpt_cli.corpus.encode_worker import parse_reply, receive, send_segments, send_tokenizer
-from gpt_cli.corpus.executors import ordered_map
-from gpt_cli.corpus.segments import Batch, encode_segments
-from gpt_cli.corpus.store import Tokens, token_dtype
 from gpt_cli.errors import UserError
-from gpt_cli.tokenizer import BPETokenizer, ForeignTokenizer, Tokenizer
-from gpt_cli.tokenizer.vocab_stats import Counts, count_ids
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_MAX_PENDING = 4  # queued tasks of one thread, after which `submit` blocks: bounds the memory
+_IN_FLIGHT = 2  # tasks for each of several workers, so that none is idle
 
 
-class EncodedBatch(NamedTuple):
-    ids: Tokens
-    lengths: npt.NDArray[np.uint32]
-    """(segments,) number of ids of each segment."""
-    counts: Counts
-    """(vocab_size,) how often each id occurs."""
+class SerialExecutor(AbstractContextManager["SerialExecutor"]):
+    """Runs tasks one at a time, in order: in a thread if there is more than one worker, else in the calling thread.
 
-
-def encode_batches(
-    tokenizer: Tokenizer, batches: Iterable[Batch], workers: int, *, allow_special: bool
-) -> Iterator[tuple[Batch, EncodedBatch]]:
-    """Each batch with its ids, in order. With one worker this thread encodes.
-
-    Raises as `Tokenizer.encode` does, and UserError when a worker process dies.
+    An exception in its context drops the tasks that have not begun.
     """
-    if workers == 1:
-        for batch in batches:
-            yield batch, _encode_batch(tokenizer, batch, allow_special)
-    elif isinstance(tokenizer, BPETokenizer | ForeignTokenizer):
-        with EncoderPool(tokenizer, workers, allow_special) as pool:
-            yield from pool.encode(batches)
-    else:
-        threads = ThreadPoolExecutor(workers)
-        try:
-            yield from ordered_map(threads, workers, lambda b: _encode_batch(tokenizer, b, allow_special), batches)
-        finally:
-            threads.shutdown(cancel_futures=True)
+
+    def __init__(self, workers: int = 1) -> None:
+        self._thread = ThreadPoolExecutor(1) if workers > 1 else None
+        self._pending: deque[Future[Any]] = deque()
+
+    def submit(self, task: Callable[..., Any], *args: Any) -> None:
+        """Run `task(*args)`, now or later; blocks while the queue is full. Raises what this or an earlier task does."""
+        if self._thread is None:
+            task(*args)
+            return
+        while len(self._pending) >= _MAX_PENDING:
+            self._pending.popleft().result()
+        self._pending.append(self._thread.submit(task, *args))
+
+    def wait(self) -> None:
+        """Return when all tasks are done. Raises what a task raises."""
+        while self._pending:
+            self._pending.popleft().result()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=kind is not None)  # waits for the running task
+        if kind is None:
+            self.wait()
 
 
-def _encode_batch(tokenizer: Tokenizer, batch: Batch, allow_special: bool) -> EncodedBatch:
-    texts, append_eot = [s.data for s in batch.segments], [s.append_eot for s in batch.segments]
-    part_start = [s.part_start for s in batch.segments]
-    encoded = encode_segments(tokenizer, texts, append_eot, part_start, allow_special=allow_special)
-    return _with_counts(tokenizer, *encoded)
+@contextmanager
+def process_pool(processes: int, initializer: Callable[..., None], *arguments: Any) -> Iterator[Executor]:
+    """Start processes that call `initializer(*arguments)` once. They leave Ctrl-C to this process, and end with it.
+
+    Raises UserError, in its context, if one of them dies.
+    """
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads of NumPy and torch half
+    pool = ProcessPoolExecutor(processes, context, _begin_worker, (initializer, arguments))
+    try:
+        with _starting_workers():
+            for _ in range(processes):
+                pool.submit(int)  # the pool starts a process for each task while none is idle
+        yield pool
+    except BrokenProcessPool as error:
+        raise UserError("a process that encodes was ended from outside: is there too little memory?") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _with_counts(tokenizer: Tokenizer, ids: Tokens, lengths: npt.NDArray[np.uint32]) -> EncodedBatch:
-    return EncodedBatch(ids, lengths, count_ids(ids, tokenizer.vocab_size))
+@contextmanager
+def thread_pool(threads: int) -> Iterator[Executor]:
+    """Start threads. An exception in the context drops the tasks that have not begun."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-class EncoderPool(AbstractContextManager["EncoderPool"]):
-    """Processes that encode batches in parallel; they are killed when the context exits."""
-
-    def __init__(self, tokenizer: Tokenizer, processes: int, allow_special: bool) -> None:
-        self._tokenizer = tokenizer
-        self._allow_special = allow_special
-        self._dtype = token_dtype(tokenizer.vocab_size)
-        self._workers = [_start_worker(tokenizer, allow_special) for _ in range(processes)]
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-        self._threads = ThreadPoolExecutor(processes)
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.kill()  # it holds no state, and a thread that waits for its reply wakes up
-        self._threads.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            with suppress(OSError):  # flushing to a process that has ended
-                worker.communicate()
-
-    def encode(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, EncodedBatch]]:
-        """Each batch with its ids, in order."""
-        for worker in self._workers:
-            self._idle.put(worker)
-        yield from ordered_map(self._threads, len(self._workers), self._encode, batches)
-
-    def _encode(self, batch: Batch) -> EncodedBatch:
-        worker = self._idle.get()
-        try:
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            send_segments(worker.stdin, batch.segments)
-            reply = receive(worker.stdout)
-        except (OSError, EOFError) as error:
-            raise worker_died(worker) from error
-        finally:
-            self._idle.put(worker)
-        if not reply:
-            return _encode_batch(self._tokenizer, batch, self._allow_special)  # raises the error
-        return _with_counts(self._tokenizer, *parse_reply(reply, self._dtype))
+def ordered_map(
+    submit: Callable[[Item], Future[Result]], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yield (item, its result) in order, with at most _IN_FLIGHT items per worker pending. Raises as the work does."""
+    window: deque[tuple[Item, Future[Result]]] = deque()
+    for item in items:
+        window.append((item, submit(item)))
+        if len(window) > _IN_FLIGHT * workers:
+            oldest, future = window.popleft()
+            yield oldest, future.result()
+    for item, future in window:
+        yield item, future.result()
 
 
-def _start_worker(tokenizer: Tokenizer, allow_special: bool) -> "subprocess.Popen[bytes]":
-    worker = spawn_worker("gpt_cli.corpus.encode_worker")
-    assert worker.stdin is not None
-    send_tokenizer(worker.stdin, tokenizer, allow_special)
-    return worker
+@contextmanager
+def _starting_workers() -> Iterator[None]:
+    """Within: new processes do not import the program, which may have no guard against it, and ignore Ctrl-C.
+
+    `multiprocessing` has a spawned process import `__main__`, to find what is defined there; nothing of ours is.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else set()
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def spawn_worker(module: str) -> "subprocess.Popen[bytes]":
-    """Start a single-threaded process that runs a module of this package, with pipes as standard input and output."""
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    one_thread = {"RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **one_thread, "PYTHONPATH": path},
-        start_new_session=True,  # Ctrl-C goes to the parent, which ends it
-    )
-
-
-def worker_died(worker: "subprocess.Popen[bytes]") -> UserError:
-    with suppress(subprocess.TimeoutExpired):
-        worker.wait(1)  # the pipes close shortly before the exit code is there
-    return UserError(
-        f"a process that encodes was ended (exit code {worker.poll()})",
-        hint="if memory is short: fewer of them, with --processes 1",
-    )
+def _begin_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # else it would wait for ever
+    initializer(*arguments)

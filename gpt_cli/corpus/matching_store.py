@@ -6,8 +6,7 @@ from pathlib import Path
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.store import SplitSpec, TokenStore, is_store
-from gpt_cli.errors import Notify, RequestError
-from gpt_cli.files import DamagedError
+from gpt_cli.errors import RequestError
 from gpt_cli.tokenizer import BPETokenizer, train_tokenizer
 
 
@@ -50,17 +49,6 @@ def open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -
             hint="use it with " + " ".join(changes),
         )
     return store
-
-
-def open_cached(entry: Path, note: Notify) -> TokenStore | None:
-    """The token store in the cache entry `entry`; None if there is none, or a damaged one, which `note` tells."""
-    if not is_store(entry):
-        return None
-    try:
-        return TokenStore.open(entry)
-    except DamagedError as error:
-        note(f"{error.message}; the text is tokenized again")
-        return None
 
 
 def refuse_store_of_examples(data: DataConfig) -> None:

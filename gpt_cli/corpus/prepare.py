@@ -1,11 +1,13 @@
 """From a config's `data` and `tokenizer` to tokens, which are cached."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.blocks import CorpusText, Split
 from gpt_cli.corpus.divide import Prepared
 from gpt_cli.corpus.examples.prepare_examples import divide_examples, learn_from_examples, prepare_examples
 from gpt_cli.corpus.examples.tokens import Examples
@@ -15,16 +17,24 @@ from gpt_cli.corpus.labelled.prepare_labelled import (
     learn_from_labelled,
     prepare_labelled,
 )
-from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.corpus.matching_store import find_store, open_cached, open_matching_store, refuse_store_of_examples
+from gpt_cli.corpus.matching_store import find_store, open_matching_store, refuse_store_of_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.corpus.split import Split
-from gpt_cli.corpus.store import SplitSpec, SplitStats, Tokens, TokenStore, is_store, new_store, write_store
+from gpt_cli.corpus.stamps import Stamps
+from gpt_cli.corpus.store import (
+    FORMAT,
+    MappedTokens,
+    SplitSpec,
+    SplitStats,
+    Tokens,
+    TokenStore,
+    is_store,
+    new_store,
+)
 from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
 from gpt_cli.errors import Notify, RequestError, UserError
-from gpt_cli.files import ExistsError, cache_dir
+from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer
 
 MAPPED_FROM = 1 << 27  # ids; a split from this size on is memory-mapped: it would take 256 MiB or more
@@ -58,21 +68,24 @@ def prepare_corpus(
     tokenizer: TokenizerConfig,
     *,
     cache: bool = True,
+    verify: bool = True,
     note: Notify,
     progress: StageProgress | None = None,
     with_test: bool = False,
 ) -> Corpus:
     """Read, split and tokenize a text, or open a token store.
 
-    The tokens are cached; the key is a digest of the text, the tokenizer and the split. With `cache=False` an entry is
-    used but none is written. `note` is called with notices for the user. `with_test`: load the test split, too.
+    The tokens are cached; the key is a digest of the text, the tokenizer and the split. What was cached of files that
+    have not changed since is found without reading them. With `cache=False` an entry is used but none is written.
+    `verify` False: ids that are stored are mapped into memory unread, for whoever looks at a few of them. `note` is
+    called with notices for the user. `with_test`: load the test split, too.
 
     Raises as reading and `train_tokenizer` do, RequestError for a token store that does not match the config or a test
     split that is not there, and UserError for a text too small to split.
     """
     is_text = data.format == "text"
     if is_text and (path := find_store(data.source)) is not None:
-        return _corpus_of_store(open_matching_store(path, data, tokenizer), data, with_test)
+        return _corpus_of_store(open_matching_store(path, data, tokenizer), data, with_test=with_test, verify=verify)
     refuse_store_of_examples(data)
     if with_test and not data.test_fraction:
         raise RequestError(
@@ -85,33 +98,58 @@ def prepare_corpus(
     if not is_text:
         examples = prepare_examples(data, tokenizer, note)
         return _corpus_in_memory(examples, _tokens_of(examples), data, with_test, examples=examples.splits)
-    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)
-    entry = cache_dir() / "stores" / pipeline.cache_key
-    if (cached := open_cached(entry, note)) is not None:
-        return _corpus_of_store(cached, data, with_test)
+    text = CorpusText.find(data, note)
+    files = [member.file.path for member in text.files]
+    files += [] if tokenizer.file is None else [Path(tokenizer.file)]
+    remembered = Stamps([FORMAT, data.model_dump(), tokenizer.model_dump()], files)
+    if (known := remembered.recall()) is not None:
+        cached = _open_cached(known["entry"], data, with_test=with_test, verify=verify, note=note)
+        if cached is not None:
+            for line in known["notes"]:
+                note(line)
+            return cached
+    pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, text=text)
+    key = pipeline.cache_key
+    corpus = _open_cached(key, data, with_test=with_test, verify=verify, note=note)
+    if corpus is None:
+        corpus = _tokenize(pipeline, _entry(key), cache=cache, verify=verify, with_test=with_test)
+    if cache:
+        remembered.remember({"entry": key, "notes": text.notes})
+    return corpus
+
+
+def _entry(key: str) -> Path:
+    return cache_dir() / "stores" / key
+
+
+def _open_cached(key: str, data: DataConfig, *, with_test: bool, verify: bool, note: Notify) -> Corpus | None:
+    """Load what is cached under `key`; None if there is nothing, or something damaged, which `note` reports."""
+    if not is_store(_entry(key)):
+        return None
+    try:
+        return _corpus_of_store(TokenStore.open(_entry(key)), data, with_test=with_test, verify=verify)
+    except DamagedError as error:
+        note(f"{error.message}; the text is tokenized again")
+        return None
+
+
+def _tokenize(pipeline: TokenizePipeline, entry: Path, *, cache: bool, verify: bool, with_test: bool) -> Corpus:
+    """Tokenize a text, a long one into the cache, and a short one in memory."""
+    tokenizer, data = pipeline.train_tokenizer(), pipeline.data
     if cache and not pipeline.text.is_in_memory:
-        try:
-            with new_store(entry, pipeline.train_tokenizer(), replace=is_store(entry)) as writer:
-                pipeline.encode_to_store(writer)
-        except ExistsError:  # another process was faster, with the same result
-            pass
-        return _corpus_of_store(TokenStore.open(entry), data, with_test)
-    tokens, tokenized = pipeline.encode_to_memory(pipeline.train_tokenizer())
+        # ExistsError: another process was faster, with the same result.
+        with suppress(ExistsError), new_store(entry, tokenizer, replace=is_store(entry)) as writer:
+            pipeline.encode_to_store(writer)
+        return _corpus_of_store(TokenStore.open(entry), data, with_test=with_test, verify=verify)
+    tokens, tokenized = pipeline.encode_to_memory(tokenizer)
     if cache:
         try:
-            write_store(
-                entry,
-                tokenized.tokenizer,
-                tokens,
-                tokenized.stats,
-                fingerprint=tokenized.fingerprint,
-                division=SplitSpec.of(data),
-                replace=is_store(entry),
-            )
-        except ExistsError:
-            pass
+            with suppress(ExistsError), new_store(entry, tokenizer, replace=is_store(entry)) as writer:
+                for split, ids in tokens.items():
+                    writer.append(split, ids)
+                writer.finish(tokenized.stats, fingerprint=tokenized.fingerprint, division=SplitSpec.of(data))
         except UserError as error:
-            note(f"the tokens are not cached: {error.message} (GPT_CACHE names another folder)")
+            pipeline.note(f"the tokens are not cached: {error.message} (GPT_CACHE names another folder)")
     return _corpus_in_memory(tokenized, tokens, data, with_test)
 
 
@@ -182,19 +220,12 @@ def _tokens_of(prepared: Prepared[Any]) -> dict[Split, Tokens]:
     return {split: encoded.tokens for split, encoded in prepared.splits.items()}
 
 
-def _corpus_of_store(store: TokenStore, data: DataConfig, with_test: bool) -> Corpus:
-    return Corpus(
-        store.tokenizer,
-        _load_ids(store, "train"),
-        _load_ids(store, "val"),
-        store.stats,
-        store.fingerprint,
-        data.source,
-        _load_ids(store, "test") if with_test else None,
-    )
+def _corpus_of_store(store: TokenStore, data: DataConfig, *, with_test: bool, verify: bool) -> Corpus:
+    def load(split: Split) -> Tokens | MappedTokens:
+        stats = store.stats.get(split)
+        if verify and (stats is None or stats.tokens < MAPPED_FROM):
+            return store.tokens(split)
+        return store.mapped(split, verify=verify)
 
-
-def _load_ids(store: TokenStore, split: Split) -> Tokens | MappedTokens:
-    stats = store.stats.get(split)
-    load = store.mapped if stats is not None and stats.tokens >= MAPPED_FROM else store.tokens
-    return load(split)
+    test = load("test") if with_test else None
+    return Corpus(store.tokenizer, load("train"), load("val"), store.stats, store.fingerprint, data.source, test)

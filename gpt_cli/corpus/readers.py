@@ -68,6 +68,8 @@ class TextFile:
     """Returns its documents in order, none empty; each is to be read to its end before the next one."""
     records: Records | None = None
     """Returns the records of a file of records, in which these keys occur once each; None for plain text."""
+    path: Path | None = None
+    """The file that holds it, by which a change of it is noticed; None for a text without a file."""
 
 
 def text_file(path: Path, options: ReaderOptions, *, is_project: bool = False) -> TextFile:

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.corpus_text import CorpusText, count_characters
-from gpt_cli.corpus.executors import SerialExecutor
+from gpt_cli.corpus.blocks import CorpusText, count_characters
+from gpt_cli.corpus.encoder_pool import SerialExecutor
 from gpt_cli.tokenizer.char import code_point_runs
 
 Stage = Literal["reading", "learning", "encoding", "inspecting"]
@@ -51,7 +51,7 @@ class Fingerprint:
         self._document = hashlib.sha256()
 
     def add(self, data: bytes, ends: bool) -> bytes | None:
-        """Add the next bytes of a document; returns its SHA-256 if it `ends`."""
+        """Add the next bytes of a document; return its SHA-256 if it `ends`."""
         if len(data) >= _SHORT:
             self._hasher.submit(self._document.update, data)
         else:

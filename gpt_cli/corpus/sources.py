@@ -98,16 +98,16 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
         data = python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
     if scheme == "corpus":
-        return [text_file(local_path(name), options)]
+        return [replace(text_file(path := local_path(name), options), path=path)]
     if scheme == "hf":
-        return [text_file(path, options) for path in hub.download_dataset(name, note)]
+        return [replace(text_file(path, options), path=path) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
         raise RequestError(f"there is no built-in corpus '{name}'", hint=f"there are {BUILTIN} and {KEYWORDS}")
     path = find_path(source)
     paths = _expand_path(path, note)
     # Beside others they belong to a project, and one of them may be a list of anything.
     is_project = any(inner_suffix(one) not in RECORD_SUFFIXES for one in paths)
-    files = [text_file(one, options, is_project=is_project) for one in paths]
+    files = [replace(text_file(one, options, is_project=is_project), path=one) for one in paths]
     if not is_project and options.documents is None and (plain := [one for one in files if one.records is None]):
         note(f"{plain[0].name} is read as plain text, marks and all")
     return [replace(file, read=partial(_read_of_folder, path, file)) for file in files] if path.is_dir() else files

@@ -3,16 +3,18 @@
     tokens.json  tokenizer.json  train-00000.npy ...  train-documents.npy  (the same for val, test)  SHA256SUMS
 
 The arrays are plain .npy files, which any NumPy reads without us: ids, at most 100 million a file, and the index of
-the first id of each document.
+the first id of each document. A store is opened without reading its ids; their sums are checked where they are loaded.
 """
 
+import hashlib
 import io
 import json
 import os
-import re
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO, Final, Literal
 
@@ -21,21 +23,20 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.corpus.split import SPLITS, Split
+from gpt_cli.corpus.blocks import SPLITS, Split
 from gpt_cli.errors import RequestError
-from gpt_cli.files import DamagedError, atomic_directory, read_directory, write_file
+from gpt_cli.files import DamagedError, atomic_directory, read_directory, read_sums, write_file
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import SplitBy
-from gpt_cli.tokenizer import Tokenizer, load_tokenizer
+from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.loader import parse_tokenizer
 
 Tokens = npt.NDArray[np.uint16 | np.uint32]
 
 FORMAT: Final = "gpt-tokens-2"
 SHARD_TOKENS = 100_000_000
-_MANIFEST = "tokens.json"
-_CHUNK = 1 << 22  # ids that are checked at once
-_HEADER = re.compile(rb"\{('descr': '[<>|=]?[a-zA-Z]\d+(?:\[\w+\])?', 'fortran_order': \w+, 'shape': \(\d+,\)), \} *\n")
+_MANIFEST, _TOKENIZER, _STARTS = "tokens.json", "tokenizer.json", "-documents.npy"
+_CHUNK = 1 << 20  # bytes of ids that are verified at once
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,50 @@ class _Manifest:
         return {"train": self.train, "val": self.val, "test": self.test}[split]
 
 
+class MappedTokens:
+    """(n,) ids of one or several files, end to end, of which only the pages that were read lately are in memory.
+
+    Reads return copies.
+    """
+
+    def __init__(self, pieces: Sequence[Tokens]) -> None:
+        """`pieces` are the ids of the files, mapped; there is at least one."""
+        self._pieces = list(pieces)
+        self._starts = [0, *accumulate(len(piece) for piece in pieces)]
+        self.dtype: np.dtype[Any] = pieces[0].dtype
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all ids."""
+        return len(self) * self.dtype.itemsize
+
+    def __getitem__(self, key: slice) -> Tokens:
+        """The ids of a slice. Raises ValueError for a step other than 1."""
+        start, stop, step = key.indices(len(self))
+        if step != 1:
+            raise ValueError("a slice of mapped ids has no step")
+        return self._read(start, max(start, stop))
+
+    def windows(self, starts: Sequence[int], length: int) -> Tokens:
+        """(W, length): the ids from each of the W `starts` on."""
+        return np.stack([self._read(start, start + length) for start in starts])
+
+    def _read(self, start: int, stop: int) -> Tokens:
+        parts: list[Tokens] = []
+        position = start
+        while position < stop:
+            i = bisect_right(self._starts, position) - 1
+            parts.append(self._pieces[i][position - self._starts[i] : stop - self._starts[i]])
+            position += len(parts[-1])
+        return np.concatenate(parts) if parts else np.empty(0, dtype=self.dtype)
+
+
 @dataclass(frozen=True)
 class TokenStore:
-    """A verified token store: every file has its checksum, and the tokens belong to the tokenizer."""
+    """A token store, verified but for its ids, which are verified as they are loaded."""
 
     path: Path
     tokenizer: Tokenizer
@@ -111,81 +153,91 @@ class TokenStore:
     """sha256 (hex) of the text that the tokens encode."""
     division: SplitSpec
     _manifest: _Manifest
+    _sums: Mapping[str, str]
 
     @classmethod
     def open(cls, path: Path) -> "TokenStore":
-        """Open and verify the store at `path`. Raises RequestError if there is none, DamagedError if it was changed."""
+        """Open the store at `path`. Raises RequestError if there is none, DamagedError if it was changed."""
         if not is_store(path):
-            raise RequestError(f"{path} is not a token store", hint="gpt tokenize CORPUS --out DIR makes one")
-        manifest = _parse(path, read_directory(path, (_MANIFEST,))[_MANIFEST])
-        tokenizer = load_tokenizer(path / "tokenizer.json")
+            raise RequestError(f"{path} is not a token store")
+        sums = read_sums(path)
+        names = [_MANIFEST, _TOKENIZER, *(name for name in sums if name.endswith(_STARTS))]
+        files = read_directory(path, names, others=False)
+        manifest = _parse_manifest(path, files[_MANIFEST])
+        with _damage(path / _TOKENIZER):
+            tokenizer = parse_tokenizer(files[_TOKENIZER].decode())
         if tokenizer.digest != manifest.tokenizer_sha256:
-            raise DamagedError(f"{path} is damaged: its tokens were made with another tokenizer.json")
+            raise DamagedError(f"{path} is damaged: its tokens were made with another {_TOKENIZER}")
         stats = {
-            split: _read_stats(path, split, part) for split in SPLITS if (part := manifest.part(split)) is not None
+            split: _stats(path, split, part, files) for split in SPLITS if (part := manifest.part(split)) is not None
         }
-        return cls(path, tokenizer, stats, manifest.fingerprint, manifest.division, manifest)
+        return cls(path, tokenizer, stats, manifest.fingerprint, manifest.division, manifest, sums)
 
     def tokens(self, split: Split) -> Tokens:
-        """(n,) ids of a split, in memory.
+        """Load the (n,) ids of a split into memory.
 
-        Raises RequestError for a split that is not in the store, DamagedError for files that do not match its manifest.
+        Raises RequestError for a split that is not in the store, DamagedError for files that were changed.
         """
-        files, dtype = self._files(split), token_dtype(self.tokenizer.vocab_size)
-        for path, size in files:
-            _require_size(path, size * dtype.itemsize)
-        tokens: Tokens = np.empty(sum(size for _, size in files), dtype=dtype)
+        shards = self._shards(split)
+        tokens: Tokens = np.empty(sum(shard.tokens for shard in shards), dtype=self._dtype)
         start = 0
-        for path, size in files:
-            chunk = tokens[start : start + size]
-            _load(path, chunk)
-            self._check_ids(path, chunk)
-            start += size
+        for shard in shards:
+            for chunk in self._verified(shard):
+                tokens[start : start + len(chunk)] = chunk
+                start += len(chunk)
         return tokens
 
-    def mapped(self, split: Split) -> MappedTokens:
-        """(n,) ids of a split, memory-mapped. Raises as `tokens` does.
+    def mapped(self, split: Split, *, verify: bool = True) -> MappedTokens:
+        """Map the (n,) ids of a split into memory; without `verify`, nothing is read. Raises as `tokens` does.
 
         A store that is replaced meanwhile stays readable; truncating its files kills the process (SIGBUS).
         """
         pieces: list[Tokens] = []
-        for path, size in self._files(split):
-            pieces.append(_map(path, token_dtype(self.tokenizer.vocab_size), size))
-            self._check_ids(path, pieces[-1])
+        for shard in self._shards(split):
+            for _ in self._verified(shard) if verify else ():
+                pass
+            mapped = np.load(self.path / shard.file, mmap_mode="r") if shard.tokens else np.empty(0, self._dtype)
+            pieces.append(mapped.view(np.ndarray))
         return MappedTokens(pieces)
 
-    def read(self, split: Split, start: int, stop: int) -> Tokens:
-        """(stop - start,) ids of a split from index `start` on, fewer at its end. Raises as `tokens` does."""
-        dtype = token_dtype(self.tokenizer.vocab_size)
-        pieces: list[Tokens] = [np.empty(0, dtype=dtype)]
-        for path, size in self._files(split):
-            first, last = max(0, start), min(stop, size)
-            if first < last:
-                chunk: Tokens = np.empty(last - first, dtype=dtype)
-                _load(path, chunk, total=size, skip=first)
-                self._check_ids(path, chunk, first)
-                pieces.append(chunk)
-            start, stop = start - size, stop - size
-        return np.concatenate(pieces)
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return token_dtype(self.tokenizer.vocab_size)
 
-    def _files(self, split: Split) -> list[tuple[Path, int]]:
-        """The files of a split, each with its number of ids. Raises RequestError if the store has no such split."""
+    def _shards(self, split: Split) -> Sequence[_Shard]:
+        """The files of a split, which are as long as they should be. Raises as `tokens` does."""
         part = self._manifest.part(split)
         if part is None:
-            hint = f"gpt tokenize TEXT --{split}-fraction 0.05 makes a store that has one"
-            raise RequestError(f"{self.path} has no {split} split", hint=hint)
-        return [(self.path / Path(shard.file).name, shard.tokens) for shard in part.shards]
+            raise RequestError(f"{self.path} has no {split} split", keys=[f"data.{split}_fraction"])
+        for shard in part.shards:
+            path = self.path / shard.file
+            if shard.file not in self._sums:
+                raise DamagedError(f"{path} is none of the files of this token store")
+            with _damage(path), path.open("rb") as stream:
+                end = _read_header(stream, self._dtype, shard.tokens) + shard.tokens * self._dtype.itemsize
+                if os.fstat(stream.fileno()).st_size != end:
+                    raise ValueError(f"it does not end with its {shard.tokens:,} ids")
+        return part.shards
 
-    def _check_ids(self, path: Path, ids: Tokens, first: int = 0) -> None:
-        vocab_size = self.tokenizer.vocab_size
-        for start in range(0, len(ids), _CHUNK):
-            chunk = ids[start : start + _CHUNK]
-            if int(chunk.max(initial=0)) >= vocab_size:
-                index = start + int(np.argmax(chunk >= vocab_size))
-                raise DamagedError(
-                    f"{path} is damaged: id {ids[index]:,} at index {first + index:,} is none of the vocabulary's"
-                    f" {vocab_size:,}"
-                )
+    def _verified(self, shard: _Shard) -> Iterator[Tokens]:
+        """Yield the ids of a file in parts, each valid until the next; at the end the sum of the file is right."""
+        path, vocab_size = self.path / shard.file, self.tokenizer.vocab_size
+        buffer: Tokens = np.empty(_CHUNK // self._dtype.itemsize, dtype=self._dtype)
+        with _damage(path), path.open("rb") as stream:
+            offset = _read_header(stream, self._dtype, shard.tokens)
+            stream.seek(0)
+            digest = hashlib.sha256(stream.read(offset))
+            for start in range(0, shard.tokens, len(buffer)):
+                chunk = buffer[: shard.tokens - start]
+                if stream.readinto(memoryview(chunk).cast("B")) < chunk.nbytes:
+                    raise ValueError("it ends too soon")
+                digest.update(chunk)
+                if int(chunk.max()) >= vocab_size:
+                    index = int(np.argmax(chunk >= vocab_size))
+                    raise ValueError(f"id {chunk[index]:,} at index {start + index:,} is none of the vocabulary's")
+                yield chunk
+            if digest.hexdigest() != self._sums[shard.file]:
+                raise ValueError("it does not match its SHA-256")
 
 
 def is_store(path: Path) -> bool:
@@ -228,12 +280,9 @@ class StoreWriter:
         parts: dict[Split, _Part] = {}
         for split, of_split in stats.items():
             parts[split] = _Part(of_split.characters, of_split.bytes, of_split.documents, tuple(self._shards[split]))
-            starts = np.asarray(of_split.document_starts, dtype=np.int64)
-            write_file(
-                self._directory / _starts_file(split),
-                [_header(starts.dtype, len(starts)), to_little_endian(starts).tobytes()],
-            )
-        write_file(self._directory / "tokenizer.json", self.tokenizer.to_json().encode())
+            starts = to_little_endian(np.asarray(of_split.document_starts, dtype=np.int64))
+            write_file(self._directory / f"{split}{_STARTS}", [_header(starts.dtype, len(starts)), starts.tobytes()])
+        write_file(self._directory / _TOKENIZER, self.tokenizer.to_json().encode())
         manifest = _Manifest(
             FORMAT, self.tokenizer.digest, fingerprint, division, parts["train"], parts["val"], parts.get("test")
         )
@@ -245,6 +294,7 @@ class StoreWriter:
                 file.close()
 
     def _close(self, split: Split) -> None:
+        """Close the file of a split, whose header gets its number of ids: NumPy's has the same length for any."""
         shard = self._shards[split][-1]
         with translate_os_errors("write", self._directory / shard.file), self._open.pop(split) as file:
             file.seek(0)
@@ -265,122 +315,65 @@ def new_store(path: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Ite
             writer.abort()
 
 
-def write_store(
-    path: Path,
-    tokenizer: Tokenizer,
-    tokens: Mapping[Split, Tokens],
-    stats: Mapping[Split, SplitStats],
-    *,
-    fingerprint: str,
-    division: SplitSpec,
-    replace: bool = False,
-) -> None:
-    """Write a token store of ids that are in memory. Raises as `new_store` does."""
-    with new_store(path, tokenizer, replace=replace) as writer:
-        for split, ids in tokens.items():
-            writer.append(split, ids)
-        writer.finish(stats, fingerprint=fingerprint, division=division)
-
-
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The type of the ids of a vocabulary: uint16 as long as the largest id fits, else uint32."""
+    """Return the type of the ids of a vocabulary: uint16 as long as the largest id fits, else uint32."""
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
 def to_token_dtype(ids: npt.NDArray[Any], vocab_size: int) -> Tokens:
-    """`ids` in the type of a store. Raises ValueError for an id outside the vocabulary."""
+    """Return `ids` in the type of a store. Raises ValueError for an id outside the vocabulary."""
     if ids.size and (largest := int(ids.max())) >= vocab_size:
         raise ValueError(f"id {largest} is outside the vocabulary of {vocab_size}")
     return ids.astype(token_dtype(vocab_size), copy=False)
 
 
-def _starts_file(split: Split) -> str:
-    return f"{split}-documents.npy"
-
-
 def to_little_endian(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`values`, contiguous and little-endian, as they are stored."""
+    """Return `values`, contiguous and little-endian, as they are stored."""
     return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
 
 
 def _header(dtype: np.dtype[Any], size: int) -> bytes:
-    """The header of a .npy file. NumPy pads it, so that its length does not depend on `size`."""
     header = io.BytesIO()
     description = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": (size,)}
     np.lib.format.write_array_header_1_0(header, description)
     return header.getvalue()
 
 
-def _load(path: Path, out: npt.NDArray[Any], *, total: int | None = None, skip: int = 0) -> None:
-    """Read `len(out)` numbers of the .npy file `path`, from index `skip` on, into `out`.
+def _read_header(stream: IO[bytes], dtype: np.dtype[Any], size: int) -> int:
+    """Return the offset of the array of a .npy file. Raises ValueError unless it has `size` numbers of this type."""
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("its .npy format is not version 1.0")
+    shape, _, actual = np.lib.format.read_array_header_1_0(stream)
+    if (shape, actual) != ((size,), dtype):
+        raise ValueError(f"it holds {actual} {shape}, not {dtype} ({size},)")
+    return stream.tell()
 
-    `total`: length of the array in the file; None: that of `out`. Raises DamagedError for another length or type.
-    """
-    size = len(out) if total is None else total
+
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raise DamagedError for whatever NumPy raises for bytes that are not an array, and for what cannot be read."""
     try:
-        with path.open("rb") as stream:
-            actual, expected = _read_header(stream), _describe(out.dtype, size)
-            if actual != expected:
-                raise DamagedError(f"{path} is damaged: it holds {actual}, not {expected}")
-            stream.seek(skip * out.itemsize, os.SEEK_CUR)
-            n_read = stream.readinto(out.data.cast("B")) if len(out) else 0
-            if n_read < out.nbytes:
-                raise DamagedError(f"{path} is damaged: it ends after {n_read:,} of {out.nbytes:,} bytes of ids")
-            if skip + len(out) == size and stream.read(1):
-                raise DamagedError(f"{path} is damaged: something follows its {size:,} ids")
-    except (ValueError, OSError, EOFError) as error:
+        yield
+    except (DamagedError, MemoryError, GeneratorExit):
+        raise
+    except Exception as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
 
 
-def _map(path: Path, dtype: np.dtype[Any], size: int) -> Tokens:
-    """The ids of the .npy file `path`, mapped. Raises DamagedError as `_load` does."""
-    _load(path, np.empty(0, dtype=dtype), total=size)
-    with path.open("rb") as stream:
-        _read_header(stream)
-        offset = stream.tell()
-    if path.stat().st_size != offset + size * dtype.itemsize:
-        raise DamagedError(f"{path} is damaged: it does not end with its {size:,} ids")
-    if not size:
-        return np.empty(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(size,)).view(np.ndarray)
-
-
-def _require_size(path: Path, min_size: int) -> None:
-    """Raise DamagedError for a file of fewer bytes; called before memory for them is allocated."""
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise DamagedError(f"{path} is damaged: {error.strerror}") from error
-    if size < min_size:
-        raise DamagedError(f"{path} is damaged: it has {size:,} bytes, which cannot be {min_size:,} bytes of an array")
-
-
-def _read_header(stream: IO[bytes]) -> str:
-    """Parse the header of a `.npy` file. NumPy's own reader fails in many ways on a damaged one, so it is not used."""
-    version = np.lib.format.read_magic(stream)
-    if version != (1, 0):
-        raise ValueError(f"it is of version {version} of the .npy format, not (1, 0)")
-    match = _HEADER.fullmatch(stream.read(int.from_bytes(stream.read(2), "little")))
-    if match is None:
-        raise ValueError("its header does not say what a list of numbers is")
-    return match[1].decode()
-
-
-def _describe(dtype: np.dtype[Any], size: int) -> str:
-    """The header fields of an array of that type and size, as `_read_header` returns them."""
-    return f"'descr': '{dtype.newbyteorder('<').str}', 'fortran_order': False, 'shape': ({size},)"
-
-
-def _read_stats(path: Path, split: Split, part: _Part) -> SplitStats:
-    _require_size(path / _starts_file(split), 8 * part.documents)
-    starts = np.empty(part.documents, dtype=np.int64)
-    _load(path / _starts_file(split), starts)
-    if len(starts) and not (starts[0] >= 0 and starts[-1] < part.tokens and bool((np.diff(starts) >= 0).all())):
-        raise DamagedError(f"{path / _starts_file(split)} is damaged: it names tokens that the split has not")
+def _stats(path: Path, split: Split, part: _Part, files: Mapping[str, bytes]) -> SplitStats:
+    name = f"{split}{_STARTS}"
+    with _damage(path / name):
+        stream = io.BytesIO(files[name])
+        _read_header(stream, np.dtype(np.int64), part.documents)
+        starts = np.frombuffer(stream.read(), dtype="<i8")
+        if len(starts) != part.documents:
+            raise ValueError(f"it does not end with its {part.documents:,} numbers")
+        if len(starts) and not (starts[0] >= 0 and starts[-1] < part.tokens and bool((np.diff(starts) >= 0).all())):
+            raise ValueError("it names tokens outside of the split")
     return SplitStats(part.characters, part.bytes, part.tokens, part.documents, starts)
 
 
-def _parse(path: Path, data: bytes) -> _Manifest:
+def _parse_manifest(path: Path, data: bytes) -> _Manifest:
     try:
         return TypeAdapter(_Manifest).validate_json(data, strict=True)
     except ValidationError as error:

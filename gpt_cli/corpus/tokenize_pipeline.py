@@ -15,14 +15,12 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.cores import usable_cores
-from gpt_cli.corpus.corpus_text import BLOCK, CorpusText, count_characters
-from gpt_cli.corpus.divide import VOCABULARY_HINT
-from gpt_cli.corpus.encoder_pool import encode_batches
-from gpt_cli.corpus.executors import SerialExecutor
+from gpt_cli.corpus.blocks import BLOCK, SPLITS, Block, CorpusText, Split, count_characters
+from gpt_cli.corpus.encode import CutRule, batches, encode_batches
+from gpt_cli.corpus.encoder_pool import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
-from gpt_cli.corpus.segments import CutRule, Segment, batches
-from gpt_cli.corpus.split import SPLITS, Split, SplitPlan, iter_chunks
-from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens, to_token_dtype
+from gpt_cli.corpus.split import SplitPlan, split_blocks
+from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.words import format_size
@@ -53,13 +51,13 @@ class _SplitCounter:
         self.characters = self.bytes = self.tokens = 0
         self.starts = array("q")
 
-    def add(self, segments: Sequence[Segment], lengths: npt.NDArray[np.uint32]) -> None:
-        """Count segments; `lengths` are their numbers of tokens."""
-        for segment, length in zip(segments, lengths.tolist(), strict=True):
-            if segment.part_start:
+    def add(self, blocks: Sequence[Block], lengths: npt.NDArray[np.uint32]) -> None:
+        """Count blocks; `lengths` are their numbers of tokens."""
+        for block, length in zip(blocks, lengths.tolist(), strict=True):
+            if block.starts:
                 self.starts.append(self.tokens)
-            self.characters += count_characters(segment.data)
-            self.bytes += len(segment.data)
+            self.characters += count_characters(block.data)
+            self.bytes += len(block.data)
             self.tokens += length
 
     def stats(self) -> SplitStats:
@@ -92,14 +90,17 @@ class TokenizePipeline:
         note: Notify,
         progress: StageProgress | None,
         processes: int | None = None,
+        text: CorpusText | None = None,
     ) -> "TokenizePipeline":
         """Read the text once. `processes`: number of encoding workers for a long text; None: one a core.
+
+        `text`: the files of `data`, where they were found before.
 
         Raises what reading raises, and UserError for a text too small to split.
         """
         progress = progress or _silent
         pretrained = None if config.file is None else train_tokenizer((), config)
-        text = CorpusText.find(data, note)
+        text = text or CorpusText.find(data, note)
         processes = processes or len(usable_cores())
         alphabet = pretrained is None and _is_scanned_alphabet(config, text)
         end_lines = _ends_lines(config, pretrained)
@@ -194,48 +195,39 @@ class TokenizePipeline:
         writer.finish(tokenized.stats, fingerprint=tokenized.fingerprint, division=SplitSpec.of(self.data))
         return tokenized
 
-    def encode_to_memory(
-        self, tokenizer: Tokenizer, start: int = 0, stop: int | None = None
-    ) -> tuple[dict[Split, Tokens], Tokenized]:
-        """Encode the text; returns the ids from index `start` up to `stop` of each split."""
-        arrays: dict[Split, list[Tokens]] = {
-            split: [to_token_dtype(np.zeros(0, np.uint32), tokenizer.vocab_size)] for split in SPLITS
-        }
-        positions = dict.fromkeys(SPLITS, 0)
-
-        def sink(split: Split, ids: Tokens) -> None:
-            first, last = start - positions[split], len(ids) if stop is None else stop - positions[split]
-            positions[split] += len(ids)
-            if max(first, 0) < min(last, len(ids)):
-                piece = ids[max(first, 0) : last]
-                arrays[split].append(piece if len(piece) == len(ids) else piece.copy())  # a view would hold all of it
-
-        tokenized = self._encode(tokenizer, sink)
-        return {split: np.concatenate(arrays[split]) for split in SPLITS if split in tokenized.stats}, tokenized
+    def encode_to_memory(self, tokenizer: Tokenizer) -> tuple[dict[Split, Tokens], Tokenized]:
+        """Encode the text; return the ids of each split."""
+        arrays: dict[Split, list[Tokens]] = {}
+        tokenized = self._encode(tokenizer, lambda split, ids: arrays.setdefault(split, []).append(ids))
+        return {split: np.concatenate(arrays[split]) for split in tokenized.stats}, tokenized
 
     def _encode(self, tokenizer: Tokenizer, sink: Callable[[Split, Tokens], None]) -> Tokenized:
         rule = CutRule.of(tokenizer, allow_special=self.config.allow_special)
-        end_lines = tokenizer.eot_id is None
         counters: dict[Split, _SplitCounter] = {}
         counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
         try:
             with SerialExecutor(self.processes) as hasher, SerialExecutor(self.processes) as writer:
-                chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=end_lines, hasher=hasher)
-                for batch, encoded in encode_batches(
-                    tokenizer,
-                    batches(chunks, rule, end_lines=end_lines),
-                    self.processes,
-                    allow_special=self.config.allow_special,
+                blocks = split_blocks(
+                    self.text,
+                    self.split_plan,
+                    self.stats,
+                    end_lines=tokenizer.eot_id is None,
+                    progress=self._show("encoding"),
+                    hasher=hasher,
+                )
+                for batch, (ids, lengths) in encode_batches(
+                    tokenizer, batches(blocks, rule), self.processes, allow_special=self.config.allow_special
                 ):
-                    writer.submit(sink, batch.split, encoded.ids)
-                    counters.setdefault(batch.split, _SplitCounter()).add(batch.segments, encoded.lengths)
-                    counts += encoded.counts
-                    self.progress("encoding", batch.done, self.stats.total_bytes)
+                    writer.submit(sink, batch.split, ids)
+                    counters.setdefault(batch.split, _SplitCounter()).add(batch.blocks, lengths)
+                    counts += np.bincount(ids, minlength=tokenizer.vocab_size)
         except UnknownCharacters as error:  # of a batch, which need not have all of them
             if not (unknown := self._find_unknown_characters(tokenizer)):
                 message = "a newline separates the documents of a text, and the vocabulary lacks it"
-                raise RequestError(message, hint="write the documents into one line of one file") from error
-            raise RequestError(UnknownCharacters(unknown).message, hint=VOCABULARY_HINT) from error
+                raise RequestError(message) from error
+            raise RequestError(
+                UnknownCharacters(unknown).message, kind="set", keys=["tokenizer.kind"], choices=["bpe"]
+            ) from error
         for split in SPLITS[: 3 if self.data.test_fraction else 2]:
             if split not in counters or counters[split].characters < 2:
                 raise UserError(
@@ -268,11 +260,12 @@ class TokenizePipeline:
         bytes_read = bytes_used = 0
         special = [END_OF_TEXT] if self.config.allow_special else []
         rule = CutRule() if split is None else CutRule(self.config.pattern or "gpt2", special)
-        chunks = iter_chunks(self.text, self.split_plan, self.stats, end_lines=split is None)
-        for batch in batches(chunks, rule, end_lines=split is None):
-            self.progress("learning", batch.done, self.stats.total_bytes)
-            for segment in batch.segments if split in (None, batch.split) else ():
-                data = segment.data
+        blocks = split_blocks(
+            self.text, self.split_plan, self.stats, end_lines=split is None, progress=self._show("learning")
+        )
+        for batch in batches(blocks, rule):
+            for block in batch.blocks if split in (None, batch.split) else ():
+                data = block.data
                 bytes_read += len(data)
                 if share < 1 and len(data) > self.config.train_bytes:
                     data = data[: max(0, max(int(bytes_read * share), 1) - bytes_used)]
@@ -280,6 +273,9 @@ class TokenizePipeline:
                     continue
                 bytes_used += len(data)
                 yield data.decode(errors="ignore")  # of a character that is cut
+
+    def _show(self, stage: Stage) -> Callable[[int], None]:
+        return lambda done: self.progress(stage, done, self.stats.total_bytes)
 
 
 def _ends_lines(config: TokenizerConfig, pretrained: Tokenizer | None) -> bool:

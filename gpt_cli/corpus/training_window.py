@@ -1,10 +1,9 @@
 """A window of a text that training takes: its contexts, and the token that follows each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpt_cli.corpus.split import Split
-from gpt_cli.corpus.store import Tokens
+from gpt_cli.corpus.store import MappedTokens, Tokens
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
 from gpt_cli.terminal.words import plural
@@ -34,17 +33,17 @@ class TrainingWindow:
             yield ContextTarget(self.ids[:end], self.ids[end])
 
 
-def cut_window(read: Callable[[Split, int, int], Tokens], tokens: int, index: int, seed: int) -> TrainingWindow:
-    """The window `index` that training with `seed` takes from the `tokens` of the training split.
+def cut_window(tokens: Tokens | MappedTokens, index: int, seed: int) -> TrainingWindow:
+    """The window `index` that training with `seed` takes from the (n,) ids of the training split.
 
     Raises RequestError where the split is too short.
     """
-    if tokens <= CONTEXT_LENGTH:
+    if len(tokens) <= CONTEXT_LENGTH:
         raise RequestError(
-            f"there are {plural(tokens, 'token')}: too few for a context of {CONTEXT_LENGTH} and its target"
+            f"there are {plural(len(tokens), 'token')}: too few for a context of {CONTEXT_LENGTH} and its target"
         )
-    at = training_offset(index, tokens, CONTEXT_LENGTH, seed)
-    return TrainingWindow(at, tuple(read("train", at, at + CONTEXT_LENGTH + 1).tolist()))
+    at = training_offset(index, len(tokens), CONTEXT_LENGTH, seed)
+    return TrainingWindow(at, tuple(tokens[at : at + CONTEXT_LENGTH + 1].tolist()))
 
 
 def decode_bytes(tokenizer: Tokenizer, ids: tuple[int, ...]) -> bytes:

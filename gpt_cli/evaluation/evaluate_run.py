@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpt_cli.corpus.encode import encode_stream
 from gpt_cli.corpus.examples.tokens import Examples
-from gpt_cli.corpus.mapped import MappedTokens
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
-from gpt_cli.corpus.segments import encode_stream
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.corpus.store import Tokens, to_token_dtype
+from gpt_cli.corpus.store import MappedTokens, Tokens, to_token_dtype
 from gpt_cli.errors import Notify
 from gpt_cli.evaluation.given_examples import UnknownDropper
 from gpt_cli.literals import Device

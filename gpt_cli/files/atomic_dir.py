@@ -90,13 +90,15 @@ def verify_directory(path: Path, verified: VerifiedFiles | None = None) -> None:
             verified.add((*before, sha256))
 
 
-def read_directory(path: Path, names: Collection[str] = ()) -> dict[str, bytes]:
+def read_directory(path: Path, names: Collection[str] = (), *, others: bool = True) -> dict[str, bytes]:
     """Verify the directory `path` and return the contents of the files `names`, read once.
 
+    `others` False: the contents of the other files are left to the caller, who has their sums from `read_sums`.
     Raises DamagedError for a missing, unexpected or altered file, and for a name that SHA256SUMS does not list.
     """
     sums = _read_manifest(path, names)
-    contents = {name: _verified(path / name, sha256, keep=name in names) for name, sha256 in sums.items()}
+    chosen = sums if others else {name: sums[name] for name in names}
+    contents = {name: _verified(path / name, sha256, keep=name in names) for name, sha256 in chosen.items()}
     return {name: data for name, data in contents.items() if name in names}
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.analysis.baselines import Baseline, measure_baselines
-from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.corpus.store import Tokens
+from gpt_cli.corpus.store import MappedTokens, Tokens
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 from gpt_cli.report.run_record import RunRecord

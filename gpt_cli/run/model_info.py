@@ -7,8 +7,7 @@ from pathlib import Path
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.labelled.prepare_labelled import sort_labels
-from gpt_cli.corpus.lazy_corpus import open_lazy
-from gpt_cli.corpus.prepare import learn_tokenizer
+from gpt_cli.corpus.prepare import learn_tokenizer, prepare_corpus
 from gpt_cli.errors import Notify
 from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.model.memory_estimate import estimate_memory
@@ -55,12 +54,12 @@ def info_of_config(path: Path, overrides: list[str], note: Notify) -> Info:
     """The figures of the model that training the config file `path` would make.
 
     The text is read only where the vocabulary or the classes depend on it. Raises what `load_config`,
-    `learn_tokenizer` and `open_lazy` raise.
+    `learn_tokenizer` and `prepare_corpus` raise.
     """
     config = load_config(path, overrides)
     if config.task.kind == "classes" and config.task.labels is None:
         with stage_progress() as progress:
-            corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
+            corpus = prepare_corpus(config.data, config.tokenizer, note=note, progress=progress)
         labels = sort_labels(text.label for text in corpus.labelled["train"].source)
         return describe(path, replace_keys(config, {"task.labels": labels}), corpus.tokenizer.vocab_size)
     return describe(path, config, vocab_size_of(config, note))

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpt_cli.config import Config
 from gpt_cli.config.keys import replace_keys
-from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
@@ -74,7 +74,7 @@ def plan(config: Config, note: Notify) -> Plan:
         refuse_foreign(Path(config.run_dir))
     runtime = setup_runtime(config.runtime)
     with stage_progress() as progress, restoring_text(config):
-        corpus = open_lazy(config.data, config.tokenizer, note=note, progress=progress)
+        corpus = prepare_corpus(config.data, config.tokenizer, verify=False, note=note, progress=progress)
     config = with_labels(config, corpus)
     changes = resumed_changes(config)
     sample_prompt(corpus, config)  # raises, as it does before training
@@ -142,10 +142,10 @@ def _measured_configs(config: Config, info: Info, vocab_size: int, runtime: Runt
     return shallow if is_small and _fits(two_layers, available) else []
 
 
-def _batches(config: Config, corpus: LazyCorpus, runtime: Runtime, note: Notify) -> Batches | ExampleBatches:
+def _batches(config: Config, corpus: Corpus, runtime: Runtime, note: Notify) -> Batches | ExampleBatches:
     if (batches := open_example_batches(config, corpus, runtime.device, note)) is not None:
         return batches
-    tokens = corpus.read("train", 0, max(_MEASURED_TOKENS, config.model.context_length + 1))
+    tokens = corpus.train[: max(_MEASURED_TOKENS, config.model.context_length + 1)]
     return Batches.of(config, DeviceTokens(tokens, runtime.device))
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
-from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.blocks import SPLITS, CorpusText
 from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import Fingerprint, StageProgress
-from gpt_cli.corpus.split import SPLITS, assign_by_hash
+from gpt_cli.corpus.split import assign_by_hash
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.literals import SUBWORD_KINDS, SplitBy
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
@@ -224,7 +224,10 @@ def _measure_store(path: Path, fixed: ConfigValues) -> TextStatistics:
 def _default_prompt(store: TokenStore) -> str:
     """The start of a document where there are several, else that of a line."""
     tokenizer = store.tokenizer
-    if store.stats["train"].documents > 1 or (store.mapped("train")[:_BEGINNING_TOKENS] == tokenizer.eot_id).any():
+    if (
+        store.stats["train"].documents > 1
+        or (store.mapped("train", verify=False)[:_BEGINNING_TOKENS] == tokenizer.eot_id).any()
+    ):
         return ""
     return tokenizer.decode([0]) if tokenizer.unknown_characters("\n") else "\n"
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.lazy_corpus import LazyCorpus
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.prepare import Corpus
-from gpt_cli.corpus.split import Split
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import Notify
 from gpt_cli.tokenizer import Tokenizer
@@ -122,7 +121,7 @@ def open_batches(
 
 
 def open_example_batches(
-    config: Config, corpus: Corpus | LazyCorpus, device: torch.device, note: Notify, world: World = ALONE
+    config: Config, corpus: Corpus, device: torch.device, note: Notify, world: World = ALONE
 ) -> ExampleBatches | None:
     """The batches of labelled texts, pairs or chats; None for a corpus of text."""
     rows: ExampleRows | LabelledRows

@@ -15,7 +15,6 @@ from torch import Tensor
 from gpt_cli.config import Config
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, sort_labels
-from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.sequence_classifier import PADDING
@@ -23,7 +22,7 @@ from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.terminal.escape import escape_control_chars
 
 
-def with_labels(config: Config, corpus: Corpus | LazyCorpus) -> Config:
+def with_labels(config: Config, corpus: Corpus) -> Config:
     """`config` with labels and class weights from the data where it has none; unchanged if it learns no classes.
 
     Raises UserError, with its place, for a label that is not in `task.labels`, and RequestError for a label of

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.lazy_corpus import LazyCorpus
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.cpu.common.kernel import KernelUnavailable, load_kernel
 from gpt_cli.errors import Notify, RequestError
@@ -17,7 +16,7 @@ from gpt_cli.sampling.text_generator import stream_native
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 
 
-def sample_prompt(corpus: Corpus | LazyCorpus, config: Config) -> tuple[list[int], str]:
+def sample_prompt(corpus: Corpus, config: Config) -> tuple[list[int], str]:
     """`sample.prompt`, or if it is empty and the data are examples, the prompt of the first validation example: as ids,
     and as displayed text.
 

@@ -25,7 +25,7 @@ from gpt_cli.analysis.split_text import SplitText
 from gpt_cli.analysis.text_report import TextReport
 from gpt_cli.analysis.text_sample import SystematicSample, TextSpan, text_blocks
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
+from gpt_cli.corpus.blocks import CorpusText, SourceFile
 from gpt_cli.corpus.readers import TextFile
 from gpt_cli.errors import UserError
 from tests.support.command import ROOT, Run, in_process

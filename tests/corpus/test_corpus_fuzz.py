@@ -12,7 +12,7 @@ import pytest
 
 from gpt_cli.cli.main import main
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import corpus_text, segments
+from gpt_cli.corpus import blocks, encode
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.corpus.store import TokenStore
@@ -71,8 +71,8 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> list[TokenizerConfig]:
 @contextmanager
 def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_text, "BLOCK", 50)
-        patch.setattr(segments, "BLOCK", 50)
+        patch.setattr(blocks, "BLOCK", 50)
+        patch.setattr(encode, "BLOCK", 50)
         yield
 
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import corpus_text
-from gpt_cli.corpus import segments as segments_module
-from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
+from gpt_cli.corpus import blocks as blocks_module
+from gpt_cli.corpus import encode as encode_module
+from gpt_cli.corpus.blocks import SPLITS, Block, CorpusText, SourceFile
 from gpt_cli.corpus.decoding import Notify
+from gpt_cli.corpus.encode import CutRule, batches, encode_stream, encode_texts
 from gpt_cli.corpus.readers import Stream, TextFile
 from gpt_cli.corpus.scan import CorpusStats, scan
-from gpt_cli.corpus.segments import CutRule, batches, encode_segments, encode_stream
-from gpt_cli.corpus.split import SPLITS, Chunk, SplitPlan, iter_chunks
+from gpt_cli.corpus.split import SplitPlan, split_blocks
 from gpt_cli.errors import UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, train_tokenizer
@@ -57,18 +57,17 @@ def look(text: CorpusText, data: DataConfig, end_lines: bool) -> tuple[CorpusSta
 def divide(text: CorpusText, data: DataConfig, *, end_lines: bool, block: int = 5) -> dict[str, str]:
     """What each split says, with END where an end of text stands; UserError becomes an empty dict."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_text, "BLOCK", block)
-        patch.setattr(segments_module, "BLOCK", 2 * block)
+        patch.setattr(blocks_module, "BLOCK", block)
+        patch.setattr(encode_module, "BLOCK", 2 * block)
         try:
             actual, borders = look(text, data, end_lines)
         except UserError:
             return {}
         split_texts: dict[str, str] = {}
-        chunks = iter_chunks(text, borders, actual, end_lines=end_lines)
-        for batch in batches(chunks, CutRule(), end_lines=end_lines):
-            for segment in batch.segments:
-                end = END if segment.append_eot and not end_lines else ""
-                split_texts[batch.split] = split_texts.get(batch.split, "") + segment.text + end
+        for batch in batches(split_blocks(text, borders, actual, end_lines=end_lines), CutRule()):
+            for part in batch.blocks:
+                end = END if part.followed and not end_lines else ""
+                split_texts[batch.split] = split_texts.get(batch.split, "") + part.text + end
     return split_texts
 
 
@@ -125,9 +124,9 @@ def test_by_documents_each_is_whole_in_the_split_that_its_content_decides(
             assert len(set(all_documents)) <= 2 + bool(test_fraction)
             return
         splits: dict[str, set[str]] = {split: set() for split in SPLITS}
-        for stretch in iter_chunks(text, borders, actual, end_lines=False):
-            assert stretch.part_start
-            assert stretch.part_end
+        for stretch in split_blocks(text, borders, actual, end_lines=False):
+            assert stretch.starts
+            assert stretch.ends
             splits[stretch.split].add(stretch.text)
         results.append(splits)
     assert results[0] == results[1]
@@ -146,7 +145,7 @@ def test_by_files_no_file_is_divided(files: list[list[str]]) -> None:
         split: [d for file, s in zip(files, file_splits, strict=True) if s == split for d in file] for split in SPLITS
     }
     read_documents: dict[str, list[str]] = {split: [] for split in SPLITS}
-    for stretch in iter_chunks(text, borders, actual, end_lines=False):
+    for stretch in split_blocks(text, borders, actual, end_lines=False):
         read_documents[stretch.split].append(stretch.text)
     assert read_documents == expected
 
@@ -203,13 +202,13 @@ def test_a_fingerprint_knows_where_texts_end_but_not_what_they_are_called(files:
 
 
 def test_a_text_that_changes_between_two_readings_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus_text, "CACHE_BYTES", 0)
+    monkeypatch.setattr(blocks_module, "CACHE_BYTES", 0)
     documents = ["once upon a time", "there was"]
     text = text_of([documents])
     actual, borders = look(text, DEFAULT_CONFIG, True)
     for changed_documents in (["once upon a time", "there is"], documents[:1], [*documents, "and is"]):
         with pytest.raises(UserError, match="changed while it was read"):
-            list(iter_chunks(text_of([changed_documents]), borders, actual, end_lines=True))
+            list(split_blocks(text_of([changed_documents]), borders, actual, end_lines=True))
 
 
 WORDS = "the cat sat on the mat, and the rat's 12345 ran;\n\n  it's a tab\t\r\n'LL be   spaces \u3000 wide\n"
@@ -268,8 +267,8 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
 ) -> None:
     bpe = BPE[pattern]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_text, "BLOCK", block)
-        patch.setattr(segments_module, "BLOCK", block)
+        patch.setattr(blocks_module, "BLOCK", block)
+        patch.setattr(encode_module, "BLOCK", block)
         text = text_of([documents])
         data = DataConfig(val_source="none", split="characters")
         try:
@@ -277,12 +276,11 @@ def test_the_ids_of_segments_are_those_of_whole_documents(
         except UserError:
             return
         ids: list[int] = []
-        for batch in batches(
-            iter_chunks(text, borders, actual, end_lines=False), CutRule(bpe.vocabulary.pattern), end_lines=False
-        ):  # type: ignore[attr-defined]
-            texts = [segment.data for segment in batch.segments]
-            eot_flags = [segment.append_eot for segment in batch.segments]
-            ids += encode_segments(bpe, texts, eot_flags, allow_special=special)[0].tolist()
+        rule = CutRule(bpe.vocabulary.pattern)  # type: ignore[attr-defined]
+        for batch in batches(split_blocks(text, borders, actual, end_lines=False), rule):
+            texts = [part.data for part in batch.blocks]
+            followed = [part.followed for part in batch.blocks]
+            ids += encode_texts(bpe, texts, [False] * len(texts), followed, special)[0].tolist()
     encoded = [bpe.encode(document, allow_special=special).tolist() for document in documents]
     expected = [id for document in encoded for id in [*document, bpe.eot_id]]
     assert ids == expected[:-1]
@@ -320,31 +318,22 @@ def spaced_tokenizer(pattern: Pattern) -> BPETokenizer:
 def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, block: int, longest_word: int) -> None:
     bpe = SPACED_BPE[pattern]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments_module, "BLOCK", block)
-        blocks = [text[i : i + block] for i in range(0, len(text), block)]
-        chunks = [
-            Chunk(
-                "train",
-                text_block.encode(),
-                number == 0,
-                is_last,
-                document_end=is_last,
-                append_eot=False,
-                repeat_start=False,
-                done=0,
-            )
-            for number, text_block in enumerate(blocks)
-            for is_last in [number + 1 == len(blocks)]
+        patch.setattr(encode_module, "BLOCK", block)
+        parts = [text[i : i + block] for i in range(0, len(text), block)]
+        blocks = [
+            Block("train", part.encode(), number == 0, is_last, is_last)
+            for number, part in enumerate(parts)
+            for is_last in [number + 1 == len(parts)]
         ]
-        cut_batches = list(batches(chunks, CutRule(pattern, SPACED_TOKENS), end_lines=False))
-        patch.setattr(segments_module, "LONGEST_WORD", longest_word)
-        forced_batches = list(batches(chunks, CutRule(pattern, SPACED_TOKENS), end_lines=False))
+        cut_batches = list(batches(blocks, CutRule(pattern, SPACED_TOKENS)))
+        patch.setattr(encode_module, "LONGEST_WORD", longest_word)
+        forced_batches = list(batches(blocks, CutRule(pattern, SPACED_TOKENS)))
     expected_ids = bpe.encode(text, allow_special=True).tolist()
-    texts = [segment.text for batch in cut_batches for segment in batch.segments]
+    texts = [part.text for batch in cut_batches for part in batch.blocks]
     assert "".join(texts) == text
     assert [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()] == expected_ids
     # A text that is cut anyway, for want of white space, keeps its special tokens.
-    texts = [segment.text for batch in forced_batches for segment in batch.segments]
+    texts = [part.text for batch in forced_batches for part in batch.blocks]
     ids = [id for part in texts for id in bpe.encode(part, allow_special=True).tolist()]
     special = bpe.vocabulary.special
     assert [id for id in ids if id in special] == [id for id in expected_ids if id in special]

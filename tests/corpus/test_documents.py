@@ -10,7 +10,7 @@ import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import load_config, parse_config
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.corpus_text import CorpusText
+from gpt_cli.corpus.blocks import CorpusText
 from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.prepare import prepare_corpus
 

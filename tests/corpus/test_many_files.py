@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import pytest
 
-from gpt_cli.corpus import corpus_text
-from gpt_cli.corpus.corpus_text import CorpusText, SourceFile
-from gpt_cli.corpus.executors import SerialExecutor
+from gpt_cli.corpus import blocks
+from gpt_cli.corpus.blocks import CorpusText, SourceFile
+from gpt_cli.corpus.encoder_pool import SerialExecutor
 from gpt_cli.corpus.readers import ReaderOptions, TextFile
 from gpt_cli.corpus.scan import scan
 from gpt_cli.corpus.sources import find_files
@@ -44,7 +44,7 @@ def _counted(source: str, options: ReaderOptions, note: object) -> list[TextFile
 def test_the_size_of_each_file_is_read_once_however_many_there_are(
     folder: Path, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_text, "find_files", _counted)
+    monkeypatch.setattr(blocks, "find_files", _counted)
     _CountedFile.reads.clear()
     totals: set[int | None] = set()
     if reader == "scan":

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gpt_cli.config import dump_config
 from gpt_cli.corpus import prepare
 from gpt_cli.corpus import store as store_module
-from gpt_cli.corpus.mapped import MappedTokens
-from gpt_cli.corpus.store import SplitStats, new_store
+from gpt_cli.corpus.store import MappedTokens, SplitStats, new_store
 from gpt_cli.files import DamagedError, read_sums
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_tokens import DeviceTokens

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import multiprocessing
 import random
 import re
 import signal
@@ -23,8 +24,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.cores import usable_cores
-from gpt_cli.corpus import corpus_text, encoder_pool, lazy_corpus, scan, segments, store, tokenize_pipeline
-from gpt_cli.corpus.lazy_corpus import open_lazy
+from gpt_cli.corpus import blocks, encode, encoder_pool, scan, store, tokenize_pipeline
 from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
@@ -55,9 +55,9 @@ def corpus(tmp_path: Path) -> DataConfig:
 @pytest.fixture
 def streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks and shards, nothing kept in memory, and any text worth a process."""
-    monkeypatch.setattr(corpus_text, "BLOCK", 1000)
-    monkeypatch.setattr(corpus_text, "CACHE_BYTES", 0)
-    monkeypatch.setattr(segments, "BLOCK", 1500)
+    monkeypatch.setattr(blocks, "BLOCK", 1000)
+    monkeypatch.setattr(blocks, "CACHE_BYTES", 0)
+    monkeypatch.setattr(encode, "BLOCK", 1500)
     monkeypatch.setattr(store, "SHARD_TOKENS", 5000)
     monkeypatch.setattr(tokenize_pipeline, "SHARE", 1)
 
@@ -133,7 +133,7 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     config = BYTE if to_bytes else CHAR
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (corpus_text, "BLOCK", block), (corpus_text, "CACHE_BYTES", 0), (segments, "BLOCK", 2 * block),
+            (blocks, "BLOCK", block), (blocks, "CACHE_BYTES", 0), (encode, "BLOCK", 2 * block),
             (durable, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
             (tokenize_pipeline, "SHARE", 1),
         ):  # fmt: skip
@@ -186,19 +186,20 @@ def test_a_character_that_only_a_process_meets_is_told_like_any_other(
 def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers: list[subprocess.Popen[bytes]] = []
-    start_worker = encoder_pool._start_worker
+    workers: list[multiprocessing.process.BaseProcess] = []
+    ordered_map = encoder_pool.ordered_map
 
-    def start_and_kill(*arguments: Any) -> "subprocess.Popen[bytes]":
-        workers.append(start_worker(*arguments))
-        workers[-1].kill()
-        return workers[-1]
+    def kill_and_map(*arguments: Any) -> Any:
+        workers.extend(multiprocessing.active_children())
+        workers[0].kill()
+        return ordered_map(*arguments)
 
-    monkeypatch.setattr(encoder_pool, "_start_worker", start_and_kill)
+    monkeypatch.setattr(encode, "ordered_map", kill_and_map)
     with pytest.raises(UserError, match="was ended"):
         tokenize_corpus(tmp_path / "store", corpus, BPE, note=pytest.fail, processes=2)
     assert not list(tmp_path.glob("*store*"))
-    assert [process.returncode for process in workers] == [-signal.SIGKILL] * 2
+    assert len(workers) == 2
+    assert all(process.exitcode is not None for process in workers)  # none is left
 
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
@@ -270,7 +271,7 @@ def test_the_sample_is_spread_over_the_training_text_and_within_its_bound(tmp_pa
 
 
 def test_a_word_without_end_is_cut_rather_than_held(tmp_path: Path, streamed: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr(segments, "LONGEST_WORD", 4000)
+    monkeypatch.setattr(encode, "LONGEST_WORD", 4000)
     (tmp_path / "x").write_text("ab" * 10_000)
     tokenized = tokenize_corpus(
         tmp_path / "store", DataConfig(source=str(tmp_path / "x")), TokenizerConfig(kind="bpe", vocab_size=258),
@@ -314,7 +315,7 @@ def held():
     with stage_progress() as show:
         def hold(stage, done, total):
             show(stage, done, total)
-            if stage == "encoding" and done > 1_000_000:
+            if stage == "encoding" and done > 5_000_000:  # so far it was read: what came before is encoded
                 print("held", flush=True)
                 # Not signal.pause(): a signal that comes just before it would be lost, and it would wait for ever.
                 while True:
@@ -343,7 +344,9 @@ def begin(tmp_path: Path, *options: str) -> "subprocess.Popen[str]":
 
 
 def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """The processes that were started, but for the one with which `multiprocessing` keeps track of semaphores."""
+    every = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in every if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 @pytest.mark.robust
@@ -404,31 +407,20 @@ def test_the_progress_moves_inside_one_file(tmp_path: Path, streamed: None) -> N
 
 
 def test_any_stretch_of_a_text_or_of_its_store_is_that_of_its_tokens(
-    corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch
+    corpus: DataConfig, tmp_path: Path, streamed: None
 ) -> None:
-    monkeypatch.setattr(lazy_corpus, "HEAD", 300)
     memory_corpus = prepare_corpus(corpus, CHAR, cache=False, note=pytest.fail, with_test=True)
-    outline = open_lazy(corpus, CHAR, note=pytest.fail)
+    outline = prepare_corpus(corpus, CHAR, verify=False, note=pytest.fail)
     tokenize_corpus(tmp_path / "store", corpus, CHAR, note=pytest.fail)
     token_store = TokenStore.open(tmp_path / "store")
     assert outline.stats == token_store.stats == memory_corpus.stats
     assert outline.tokenizer == memory_corpus.tokenizer
-    for split, tokens in (("train", memory_corpus.train), ("val", memory_corpus.val)):
+    pairs = ((memory_corpus.train, outline.train), (memory_corpus.val, outline.val))
+    for (tokens, mapped), split in zip(pairs, ("train", "val"), strict=True):
         for start, stop in ((0, 300), (0, 301), (4990, 5010), (9000, 16_000), (len(tokens) - 5, len(tokens) + 5)):
             expected = tokens[start:stop].tolist()
-            assert outline.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
-            assert token_store.read(split, start, stop).tolist() == expected  # type: ignore[arg-type]
-
-
-def test_of_a_long_text_an_outline_holds_only_its_beginning(
-    corpus: DataConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lazy_corpus, "HEAD", 300)
-    outline = open_lazy(corpus, CHAR, note=pytest.fail)
-    heads = [cell.cell_contents for cell in outline.read.__closure__ or () if isinstance(cell.cell_contents, dict)]
-    assert [{split: len(ids) for split, ids in head.items()} for head in heads] == [
-        {split: min(300, facts.tokens) for split, facts in outline.stats.items()}
-    ]
+            assert mapped[start:stop].tolist() == expected
+            assert token_store.mapped(split)[start:stop].tolist() == expected  # type: ignore[arg-type]
 
 
 def write_long_text(path: Path, size: int) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config
-from gpt_cli.corpus import lazy_corpus
+from gpt_cli.corpus import blocks
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.corpus.training_window import TrainingWindow
 from gpt_cli.report.window_view import render_window
@@ -116,7 +116,7 @@ def test_bad_input_is_one_error_line(run: Run, arguments: list[str], code: int, 
 
 
 def test_a_window_of_a_long_text_is_that_of_its_store(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lazy_corpus, "HEAD", 50)
+    monkeypatch.setattr(blocks, "CACHE_BYTES", 0)
     assert main(["tokenize", "text.txt", "--out", "char-store", "--test-fraction", "0.2"]) == 0
     run()
     for index in ("0", "1"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpt_cli.cli.main import main
-from gpt_cli.corpus.split import Split
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.tokenize_pipeline import TokenizePipeline
 
 TEXT = "".join(f"{n} bottles of beer on the wall, take one down, pass it around\n" for n in range(400))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt_cli.corpus.store import SplitSpec, SplitStats, TokenStore, to_token_dtype, write_store
+from gpt_cli.corpus.store import SplitSpec, SplitStats, TokenStore, new_store, to_token_dtype
 from gpt_cli.tokenizer import CharTokenizer
 
 TOKENIZER = CharTokenizer("abcdefgh")
@@ -21,5 +21,8 @@ def write(
         for split, ids in (("train", train), ("val", val))
     }
     facts = {split: SplitStats(len(ids), len(ids), len(ids), 1, START) for split, ids in tokens.items()}
-    write_store(path, tokenizer, tokens, facts, fingerprint="f", division=DIVISION, **options)  # type: ignore[arg-type]
+    with new_store(path, tokenizer, **options) as writer:
+        for split, ids in tokens.items():
+            writer.append(split, ids)  # type: ignore[arg-type]
+        writer.finish(facts, fingerprint="f", division=DIVISION)  # type: ignore[arg-type]
     return TokenStore.open(path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
-from gpt_cli.corpus.segments import LONGEST_WHOLE, CutRule, encode_segments, encode_stream
+from gpt_cli.corpus.encode import LONGEST_WHOLE, CutRule, encode_stream, encode_texts
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.tokenizer import ForeignTokenizer, StreamDecoder, load_tokenizer
 from gpt_cli.tokenizer.hf_directory import read_hf_directory
@@ -213,7 +213,7 @@ def test_a_text_that_comes_in_pieces_has_the_ids_of_the_whole_after_its_begin_to
 
 def test_a_document_begins_with_the_begin_token_and_ends_with_the_first_end():
     tokenizer = foreign(with_begin(byte_level()), ends=(1, 0))
-    ids, lengths = encode_segments(tokenizer, [b"hi", b" ho"], [False, True], [True, False], allow_special=False)
+    ids, lengths = encode_texts(tokenizer, [b"hi", b" ho"], [True, False], [False, True], allow_special=False)
     expected = [0, *tokenizer.encode("hi").tolist(), *tokenizer.encode(" ho").tolist(), 1]
     assert (ids.tolist(), lengths.sum()) == (expected, len(expected))
 

@@ -17,7 +17,6 @@ import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, load_config, parse_config
 from gpt_cli.corpus.examples.read_examples import read_examples
-from gpt_cli.corpus.lazy_corpus import open_lazy
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.distributed.world import World
@@ -383,13 +382,6 @@ def test_a_prompt_with_a_character_of_the_template_is_refused_with_its_line(tmp_
     assert "pairs.jsonl:1" in str(caught.value.where)
     newline = [{**one, "prompt": one["prompt"].replace("\x02", "\n").replace("\x03", "\n")} for one in examples]
     corpus_of(config_of(write(tmp_path / "lines.jsonl", newline), "data.prompt_end='\n'"))
-
-
-def test_a_lazy_corpus_is_the_whole_one(pairs):
-    config = config_of(pairs)
-    lazy_corpus, full_corpus = open_lazy(config.data, config.tokenizer, note=print), corpus_of(config)
-    assert lazy_corpus.stats == full_corpus.stats
-    assert lazy_corpus.read("train", 3, 20).tolist() == full_corpus.train[3:20].tolist()
 
 
 def test_a_run_learns_resumes_bit_for_bit_evaluates_and_samples(tmp_path, pairs, capsys, monkeypatch):

@@ -21,7 +21,8 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.lazy_corpus import LazyCorpus
+    from gpt_cli.corpus.store import MappedTokens, Tokens
+    from gpt_cli.tokenizer import Tokenizer
 
 
 def inspect(
@@ -92,28 +93,29 @@ def _show_window(corpus: list[str], index: int, keys: dict[str, Any], *, json: b
     from gpt_cli.corpus.training_window import CONTEXT_LENGTH, cut_window
     from gpt_cli.report.window_view import render_window, window_json
 
-    tokenized = _tokenized(corpus, keys)
-    tokens = tokenized.stats["train"].tokens
-    window = cut_window(tokenized.read, tokens, index, Config().seed)
+    tokenizer, tokens = _training_tokens(corpus, keys)
+    window = cut_window(tokens, index, Config().seed)
     if json:
-        print_json({"corpus": corpus, "window": index, "tokens": tokens, **window_json(window, tokenized.tokenizer)})
+        print_json({"corpus": corpus, "window": index, "tokens": len(tokens), **window_json(window, tokenizer)})
     else:
-        place = f"tokens {window.at:,} to {window.at + CONTEXT_LENGTH:,} of {tokens:,} in the train split"
-        print(render_window(window, tokenized.tokenizer, place))
+        place = f"tokens {window.at:,} to {window.at + CONTEXT_LENGTH:,} of {len(tokens):,} in the train split"
+        print(render_window(window, tokenizer, place))
 
 
-def _tokenized(corpus: list[str], keys: dict[str, Any]) -> "LazyCorpus":
-    """A token store, or a text as characters, of which only the window that is shown need be in memory."""
+def _training_tokens(corpus: list[str], keys: dict[str, Any]) -> "tuple[Tokenizer, Tokens | MappedTokens]":
+    """The tokens of a store, or of a text as characters, of which only the window that is shown need be in memory."""
     from gpt_cli.config import DataConfig, TokenizerConfig
-    from gpt_cli.corpus.lazy_corpus import LazyCorpus, open_lazy
     from gpt_cli.corpus.matching_store import find_store
+    from gpt_cli.corpus.prepare import prepare_corpus
     from gpt_cli.corpus.store import TokenStore
     from gpt_cli.terminal.progress import stage_progress
 
     path = find_store(corpus[0]) if len(corpus) == 1 else None
     if path is None:
         with stage_progress() as progress:
-            return open_lazy(data_config(corpus, **keys), TokenizerConfig(kind="char"), note=note, progress=progress)
+            data, characters = data_config(corpus, **keys), TokenizerConfig(kind="char")
+            tokenized = prepare_corpus(data, characters, verify=False, note=note, progress=progress)
+        return tokenized.tokenizer, tokenized.train
     defaults = DataConfig()
     if given := [key for key, value in keys.items() if value != getattr(defaults, key)]:
         raise RequestError(
@@ -121,4 +123,4 @@ def _tokenized(corpus: list[str], keys: dict[str, Any]) -> "LazyCorpus":
             hint="leave it out",
         )
     store = TokenStore.open(path)
-    return LazyCorpus(store.tokenizer, store.stats, store.read)
+    return store.tokenizer, store.mapped("train", verify=False)

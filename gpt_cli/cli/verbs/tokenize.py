@@ -1,6 +1,7 @@
 """`gpt tokenize`: a tokenizer for a text, the text as tokens, and what the two look like."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -230,9 +231,9 @@ def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
 
 def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
     """The corpus as tokens in `out`, which is looked at before the work, so that nothing fails late."""
-    from gpt_cli.corpus.matching_store import open_cached
     from gpt_cli.corpus.prepare import tokenize_corpus
-    from gpt_cli.corpus.store import is_store
+    from gpt_cli.corpus.store import TokenStore, is_store
+    from gpt_cli.files import DamagedError
 
     refuse_dash(out)
     with translate_os_errors("create", out):
@@ -240,7 +241,10 @@ def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processe
         is_other = is_there and not is_store(out) and not (out.is_dir() and not any(out.iterdir()))
     if is_other:
         raise RequestError(f"{out} exists and is not a token store", hint="choose another --out")
-    before = open_cached(out, lambda _: None)
+    before = None
+    if is_store(out):
+        with suppress(DamagedError):
+            before = TokenStore.open(out)
     with interruptible_progress() as progress:
         tokenized = tokenize_corpus(
             out, data, config, replace=out.exists(), note=note, progress=progress, processes=processes, by_text=True

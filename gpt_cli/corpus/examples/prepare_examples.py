@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.divide import VOCABULARY_HINT, Prepared, divide, learn_from_divided, stats_of
 from gpt_cli.corpus.examples.read_examples import read_examples
 from gpt_cli.corpus.examples.tokens import Examples, encode_examples
 from gpt_cli.corpus.examples.training_example import TrainingExample
-from gpt_cli.corpus.split import Split, assign_by_hash
+from gpt_cli.corpus.split import assign_by_hash
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.divide import (
     VOCABULARY_HINT,
     EncodedTexts,
@@ -21,7 +22,6 @@ from gpt_cli.corpus.divide import (
     stats_of,
 )
 from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
-from gpt_cli.corpus.split import Split
 from gpt_cli.corpus.store import to_token_dtype
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars

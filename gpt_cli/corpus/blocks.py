@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -11,21 +12,29 @@ from gpt_cli.corpus.readers import ReaderOptions, TextFile
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
 BLOCK = 1 << 19  # bytes of text that an encoding worker holds at once
 CACHE_BYTES = 32 << 20  # bytes that stay in memory, so that a text up to this is read once; or 100,000 small files
 _OVERHEAD = 256  # bytes of a block besides its text
 
 
 @dataclass(frozen=True, slots=True)
-class TextBlock:
-    """A chunk of a document: as many characters as fit into BLOCK bytes, fewer only where the document ends."""
+class Block:
+    """A part of a document, all of it in one split; of a document that is not divided yet, this is `train`."""
 
-    name: str
-    """The document's name, for messages."""
+    split: Split
     data: bytes
-    """The text, in UTF-8."""
-    ends: bool
+    """The text: whole characters of UTF-8, at most BLOCK bytes as it is read."""
+    starts: bool = True
+    """True if the document, or its part in this split, starts here."""
+    ends: bool = True
+    """True if the document, or its part in this split, ends here."""
+    ends_document: bool = True
     """True if the document ends here."""
+    followed: bool = False
+    """True if another document follows: an end of text goes between them, if the vocabulary has one."""
 
     @property
     def text(self) -> str:
@@ -48,25 +57,29 @@ class CorpusText:
 
     def __init__(self, files: list[SourceFile], note: Notify) -> None:
         self.files = files
-        self._note = note
-        self._cache: dict[int, list[TextBlock]] | None = {}
+        self.notes: list[str] = []
+        """The notes of reading it."""
+        self._pass_on = note
+        self._is_muted = False
+        self._cache: dict[int, list[Block]] | None = {}
         self._cache_left = CACHE_BYTES
 
     @classmethod
     def find(cls, data: DataConfig, note: Notify) -> "CorpusText":
-        """The files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
+        """Return the files that `data.source` and `data.val_source` name. Raises as `find_files` does."""
         options = ReaderOptions.of(data)
-        files = [
-            SourceFile(file, weight, validates=False)
-            for source, weight in zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
-            for file in find_files(source, options, note)
+        sources = [
+            *((source, weight, False) for source, weight in zip(data.sources, data.source_weights, strict=True)),
+            *((source, 1, True) for source in data.val_sources),
         ]
-        files += [
-            SourceFile(file, 1, validates=True)
-            for source in data.val_sources
-            for file in find_files(source, options, note)
-        ]
-        return cls(files, note)
+        return cls(
+            [
+                SourceFile(file, weight, validates)
+                for source, weight, validates in sources
+                for file in find_files(source, options, note)
+            ],
+            note,
+        )
 
     @property
     def is_in_memory(self) -> bool:
@@ -83,17 +96,17 @@ class CorpusText:
         """True if file `number` is the first of `data.val_source`."""
         return self.files[number].validates and (number == 0 or not self.files[number - 1].validates)
 
-    def blocks(self, number: int) -> Iterator[TextBlock]:
-        """The blocks of file `number`, at least one. Notes of the reader are passed on until `mute_notes` is called."""
+    def blocks(self, number: int) -> Iterator[Block]:
+        """Yield the blocks of file `number`, at least one. Notes of the reader are passed on until `mute_notes`."""
         if self._cache is not None and number in self._cache:
             yield from self._cache[number]
             return
-        file_blocks: list[TextBlock] = []
+        file_blocks: list[Block] = []
         empty = True
         file = self.files[number].file
-        for name, pieces in file.read(self._note):
+        for _, pieces in file.read(self._note):
             empty = False
-            for block in chunk(name, pieces):
+            for block in _regroup(pieces):
                 if self._cache is not None:
                     file_blocks.append(block)
                     self._cache_left -= len(block.data) + _OVERHEAD
@@ -107,24 +120,29 @@ class CorpusText:
 
     def mute_notes(self) -> None:
         """Drop the notes of later passes, which would repeat those of the first."""
-        self._note = lambda _: None
+        self._is_muted = True
+
+    def _note(self, message: str) -> None:
+        if not self._is_muted:
+            self.notes.append(message)
+            self._pass_on(message)
 
 
-def chunk(name: str, pieces: Iterable[bytes]) -> Iterator[TextBlock]:
-    """Regroup the pieces of a document into blocks."""
-    data = b""
+def _regroup(pieces: Iterable[bytes]) -> Iterator[Block]:
+    """Regroup the pieces of a document into blocks: as many characters as fit, fewer only at the end."""
+    data, starts = b"", True
     for piece in pieces:
         data = data + piece if data else piece
         start = 0
         while len(data) - start > BLOCK and (end := _character_boundary(data, start, start + BLOCK)) < len(data):
-            yield TextBlock(name, data[start:end], ends=False)
-            start = end
+            yield Block("train", data[start:end], starts, ends=False, ends_document=False)
+            start, starts = end, False
         data = data[start:]
-    yield TextBlock(name, data, ends=True)
+    yield Block("train", data, starts)
 
 
 def _character_boundary(data: bytes, start: int, end: int) -> int:
-    """Index after the last character of UTF-8 that ends in `data[start:end]`; if none does, after the first one."""
+    """Return the index after the last character of UTF-8 that ends in `data[start:end]`; else after the first one."""
     boundary = end
     while boundary > start and data[boundary] & 0xC0 == 0x80:  # 10xxxxxx: inside a character
         boundary -= 1
@@ -136,5 +154,5 @@ def _character_boundary(data: bytes, start: int, end: int) -> int:
 
 
 def count_characters(data: bytes) -> int:
-    """The number of characters of UTF-8 bytes: the bytes that do not begin with the bits 10."""
+    """Count the characters of UTF-8 bytes: the bytes that do not begin with the bits 10."""
     return len(data) if data.isascii() else int(np.count_nonzero(np.frombuffer(data, dtype=np.int8) >= -64))
