@@ -120,7 +120,13 @@ def _starting_workers() -> Iterator[None]:
 def _begin_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["RAYON_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    initializer(*arguments)
+
+
+def _end_with_parent() -> None:
+    """End this process where its parent was killed: it would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()  # else it would wait for ever
-    initializer(*arguments)
+    parent.join()
+    os._exit(1)

@@ -102,15 +102,17 @@ def prepare_corpus(
     files = [member.file.path for member in text.files]
     files += [] if tokenizer.file is None else [Path(tokenizer.file)]
     remembered = Stamps([FORMAT, data.model_dump(), tokenizer.model_dump()], files)
-    if (known := remembered.recall()) is not None:
-        cached = _open_cached(known["entry"], data, with_test=with_test, verify=verify, note=note)
-        if cached is not None:
+    known = remembered.recall() or {"entry": None}
+    if known["entry"] is not None:
+        corpus = _open_cached(known["entry"], data, with_test=with_test, verify=verify, note=note)
+        if corpus is not None:
             for line in known["notes"]:
                 note(line)
-            return cached
+            return corpus
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, text=text)
-    key = pipeline.cache_key
-    corpus = _open_cached(key, data, with_test=with_test, verify=verify, note=note)
+    corpus, key = None, pipeline.cache_key
+    if key != known["entry"]:  # else it is damaged
+        corpus = _open_cached(key, data, with_test=with_test, verify=verify, note=note)
     if corpus is None:
         corpus = _tokenize(pipeline, _entry(key), cache=cache, verify=verify, with_test=with_test)
     if cache:

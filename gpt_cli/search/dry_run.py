@@ -7,7 +7,6 @@ from typing import Any
 from gpt_cli.config import Config
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
-from gpt_cli.cpu.common.kernel import no_build_cache
 from gpt_cli.errors import Notify
 from gpt_cli.run.checkpoint import checkpoint_step, list_checkpoints
 from gpt_cli.run.directory import refuse_foreign
@@ -69,7 +68,7 @@ class Plan:
 
 
 def plan(config: Config, note: Notify) -> Plan:
-    """The plan of training `config`, its time measured over a few steps. Writes nothing."""
+    """Return the plan of training `config`, its time measured over a few steps. Writes nothing but caches."""
     if config.run_dir is not None:
         refuse_foreign(Path(config.run_dir))
     runtime = setup_runtime(config.runtime)
@@ -153,8 +152,7 @@ def _measure(
     config: Config, batches: Batches | ExampleBatches, vocab_size: int, runtime: Runtime, note: Notify
 ) -> float:
     """Seconds of a training step, the first excluded: it also allocates and compiles."""
-    with no_build_cache():
-        state = TrainingState.initialize(config, vocab_size, runtime, note)
+    state = TrainingState.initialize(config, vocab_size, runtime, note)
     first = time_steps(state, batches, config, runtime, [0])
     compiles = runtime.device.type == "cuda" or config.runtime.compile not in ("auto", False)
     if first > _LONG_STEP and not compiles:

@@ -4,9 +4,10 @@ import hashlib
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import gpt_cli
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.blocks import SPLITS, CorpusText
@@ -14,6 +15,7 @@ from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import Fingerprint, StageProgress
 from gpt_cli.corpus.split import assign_by_hash
+from gpt_cli.corpus.stamps import Stamps
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.literals import SUBWORD_KINDS, SplitBy
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
@@ -22,6 +24,7 @@ from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
 _BEGINNING_CHARACTERS = 10 * _VALIDATION_CHARACTERS
 _BEGINNING_TOKENS = 1 << 20
+_RULES = 1  # of what follows from the text; another number forgets the statistics that are remembered
 _SOURCE_KEYS = (
     "source",
     "weights",
@@ -235,8 +238,22 @@ def _default_prompt(store: TokenStore) -> str:
 def _measure_files(
     data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
 ) -> TextStatistics:
+    text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
+    files = [member.file.path for member in text.files]
+    files += [Path(fixed["tokenizer.file"])] if fixed.get("tokenizer.file") is not None else []
+    remembered = Stamps(["statistics", gpt_cli.__version__, _RULES, data.model_dump(), dict(fixed), has_gpu], files)
+    if (known := remembered.recall()) is not None:
+        return TextStatistics(**known)
+    statistics = _measure_text(text, data, fixed, has_gpu, progress)
+    remembered.remember(asdict(statistics))
+    return statistics
+
+
+def _measure_text(
+    text: CorpusText, data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
+) -> TextStatistics:
     split = fixed.get("data.split", data.split)
-    counts = _count(data, split, progress)
+    counts = _count(text, split, progress)
     existing = existing_tokenizer(fixed)
     if fixed.get("tokenizer.kind") != "bpe" if existing is None else existing.eot_id is None:
         counts.characters += counts.separators
@@ -285,9 +302,8 @@ def _measure_files(
     )
 
 
-def _count(data: DataConfig, split: SplitBy, progress: StageProgress | None) -> _TextCounts:
+def _count(text: CorpusText, split: SplitBy, progress: StageProgress | None) -> _TextCounts:
     counts = _TextCounts()
-    text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
     bytes_read = 0
     needs_separator = False  # the document before ended without a newline
     fingerprint = Fingerprint()

@@ -31,7 +31,7 @@ def train(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="What to train, on what, how long.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and leave nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, without training.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object on stdout.")] = False,
     devices: Annotated[
         str | None, typer.Option(metavar="N|auto", help="Train on N GPUs of this machine, or in N CPU processes.")
