@@ -170,8 +170,8 @@ def encode_batches(
             yield from ordered_map(lambda batch: pool.submit(_encode, *_columns(batch)), batches, workers)
     else:
         with thread_pool(workers) as pool:
-            submit = partial(pool.submit, encode_texts, tokenizer)
-            yield from ordered_map(lambda batch: submit(*_columns(batch), allow_special), batches, workers)
+            encode = partial(encode_texts, tokenizer, allow_special=allow_special)
+            yield from ordered_map(lambda batch: pool.submit(encode, *_columns(batch)), batches, workers)
 
 
 def _columns(batch: Batch) -> tuple[list[bytes], list[bool], list[bool]]:

@@ -229,9 +229,9 @@ class TokenStore:
             digest = hashlib.sha256(stream.read(offset))
             for start in range(0, shard.tokens, len(buffer)):
                 chunk = buffer[: shard.tokens - start]
-                if stream.readinto(memoryview(chunk).cast("B")) < chunk.nbytes:
+                if stream.readinto(chunk.data.cast("B")) < chunk.nbytes:
                     raise ValueError("it ends too soon")
-                digest.update(chunk)
+                digest.update(chunk.data)
                 if int(chunk.max()) >= vocab_size:
                     index = int(np.argmax(chunk >= vocab_size))
                     raise ValueError(f"id {chunk[index]:,} at index {start + index:,} is none of the vocabulary's")
