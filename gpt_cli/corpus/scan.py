@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.corpus.blocks import CorpusText, count_characters
 from gpt_cli.corpus.encoder_pool import SerialExecutor
-from gpt_cli.tokenizer.char import code_point_runs
+from gpt_cli.tokenizer.alphabets import code_point_runs
 
 Stage = Literal["reading", "learning", "encoding", "inspecting"]
 _SHORT = 1 << 16  # bytes; hashing fewer is faster than queueing them for a thread

@@ -22,7 +22,7 @@ from gpt_cli.sampling.prompt import Opening, encode_prompt, log_softmax
 from gpt_cli.sampling.sampling_params import SamplingParams
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
+from gpt_cli.tokenizer.base import TokenPrefixes
 
 _THREAD = threading.local()  # a generator, seeded anew for each draw: making one takes longer than the noise
 _KEPT = 8  # contexts whose logits are kept for the next samples of the same prompt

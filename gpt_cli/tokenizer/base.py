@@ -1,8 +1,10 @@
-"""The `Tokenizer` protocol, and the checks that all kinds share."""
+"""The `Tokenizer` protocol, and what tokenizers of every kind share."""
 
 import hashlib
 from abc import abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +14,6 @@ import numpy.typing as npt
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import replace_file
 from gpt_cli.terminal.escape import escape_control_chars
-from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
 
 Ids = npt.NDArray[np.uint32]
 
@@ -20,12 +21,50 @@ _MAX_LISTED = 10  # unknown characters that an error lists
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))  # of a character in UTF-8: all but its first byte
 
 
+class TokenPrefixes:
+    """Prefix searches, by bisection, in the bytes of the tokens 0 ... V - 1: `pieces`, empty for one without text."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self.pieces = pieces
+        self._ids = sorted((token for token, piece in enumerate(pieces) if piece), key=pieces.__getitem__)
+        self._sorted = [pieces[token] for token in self._ids]
+        self._longest = max(map(len, self._sorted), default=0)
+
+    def starting_with(self, data: bytes) -> list[int]:
+        """The tokens of which `data` is a prefix."""
+        begin = bisect_left(self._sorted, data)
+        end = bisect_right(self._sorted, data, begin, key=lambda piece: piece[: len(data)])
+        return self._ids[begin:end]
+
+    def inside(self, data: bytes) -> list[int]:
+        """The tokens that are proper prefixes of `data`."""
+        starts = (data[:length] for length in range(1, min(len(data), self._longest + 1)))
+        ranges = ((bisect_left(self._sorted, start), bisect_right(self._sorted, start)) for start in starts)
+        return [token for begin, end in ranges for token in self._ids[begin:end]]
+
+    def extensible_end(self, tokens: Sequence[int]) -> int:
+        """The largest number of tokens at the end of `tokens`, all with text, whose bytes begin one longer token."""
+        data, count = b"", 0
+        for number, token in enumerate(reversed(tokens), start=1):
+            data = self.pieces[token] + data
+            if not self.pieces[token] or len(data) >= self._longest:
+                break
+            last = self.starting_with(data)[-1:]
+            if last and len(self.pieces[last[0]]) > len(data):
+                count = number
+        return count
+
+
 class Tokenizer(Protocol):
-    """Encodes text to ids and decodes them. Immutable; two are equal if and only if their files are.
+    """Encode text as ids, and decode them. Immutable; two are equal if and only if their files are.
 
     Lossless: `decode(encode(text)) == text` for every text that encodes, except that with an `unknown` id every
     character without an id of its own comes back as U+FFFD.
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields of the dataclass, without its cached properties."""
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
     @property
     @abstractmethod
@@ -38,9 +77,9 @@ class Tokenizer(Protocol):
         """Ids are 0 ... vocab_size - 1."""
 
     @property
-    @abstractmethod
     def eot_id(self) -> int | None:
         """The id that separates documents; None if the vocabulary has none."""
+        return None
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -58,14 +97,13 @@ class Tokenizer(Protocol):
         return None
 
     @property
-    @abstractmethod
     def unk_id(self) -> int | None:
         """The id of all unknown characters; None if the vocabulary has none."""
+        return None
 
     @abstractmethod
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        """The ids of `text`: (n,) uint32. The text of a special token is encoded as that token if `allow_special`, else
-        as ordinary text.
+        """The ids of `text`: (n,) uint32. The text of a special token is that token only if `allow_special`.
 
         Raises UnknownCharacters, and RequestError for a lone surrogate.
         """
@@ -75,7 +113,7 @@ class Tokenizer(Protocol):
         return self.encode(data.decode(), allow_special=allow_special)
 
     def encode_prompt(self, text: str, *, allow_special: bool = False) -> Ids:
-        """The ids of `text` as a prompt: with what the tokenizer puts around a text. Raises as `encode` does."""
+        """The ids of `text` as a prompt: with the tokens that stand around a text. Raises as `encode` does."""
         return self.encode(text, allow_special=allow_special)
 
     def encode_part(self, text: str) -> Ids:
@@ -105,10 +143,7 @@ class Tokenizer(Protocol):
 
     @abstractmethod
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes of one token, empty for a special one.
-
-        Raises UserError for an id outside the vocabulary.
-        """
+        """The UTF-8 bytes of one token, empty for a special one. Raises UserError as `decode` does."""
 
     @property
     def is_incremental(self) -> bool:
@@ -116,12 +151,12 @@ class Tokenizer(Protocol):
         return True
 
     def streamed_bytes(self, token: int) -> bytes:
-        """The bytes of one token of a generated text. Raises as `token_bytes` does."""
+        """The bytes of one token of a generated text. Raises UserError as `decode` does."""
         return self.token_bytes(token) or self.decode([token]).encode()
 
-    @abstractmethod
     def unknown_characters(self, text: str) -> list[str]:
         """The distinct characters of `text` that have no id of their own, in order of appearance."""
+        return []
 
     @abstractmethod
     def to_json(self) -> str:
@@ -145,21 +180,15 @@ class UnknownCharacters(RequestError):  # noqa: N818 (named for what it carries)
 
     def __init__(self, places: Mapping[str, int]) -> None:
         self.characters = tuple(places)
-        listed = ", ".join(_describe_character(*place) for place in list(places.items())[:_MAX_LISTED])
-        unlisted = len(self.characters) - _MAX_LISTED
-        super().__init__(
-            f"the text has {_count(len(self.characters))} that the vocabulary lacks: {listed}"
-            + (f", and {unlisted} more" if unlisted > 0 else ""),
-            kind="unknown characters",
-        )
-
-
-def _count(characters: int) -> str:
-    return "a character" if characters == 1 else f"{characters} characters"
-
-
-def _describe_character(character: str, index: int) -> str:
-    return f"'{escape_control_chars(character)}' (U+{ord(character):04X}, first at character {index + 1:,})"
+        listed = [
+            f"'{escape_control_chars(character)}' (U+{ord(character):04X}, first at character {index + 1:,})"
+            for character, index in list(places.items())[:_MAX_LISTED]
+        ]
+        if (unlisted := len(places) - _MAX_LISTED) > 0:
+            listed.append(f"and {unlisted} more")
+        count = "a character" if len(places) == 1 else f"{len(places)} characters"
+        message = f"the text has {count} that the vocabulary lacks: {', '.join(listed)}"
+        super().__init__(message, kind="unknown characters")
 
 
 def drop_unknown(tokenizer: Tokenizer, text: str) -> tuple[str, list[str]]:
@@ -176,17 +205,10 @@ def encode_text(text: str, encoding: str = "utf-8") -> bytes:
     try:
         return text.encode(encoding)
     except UnicodeEncodeError as error:
-        if 0xDC80 <= ord(text[error.start]) <= 0xDCFF:  # a byte of the command line, decoded with surrogateescape
-            raise RequestError(
-                f"the text is not UTF-8: its byte 0x{ord(text[error.start]) - 0xDC00:02x}, as character"
-                f" {error.start + 1}, belongs to no character",
-                hint="give it as UTF-8, or in a file",
-            ) from None
-        raise RequestError(
-            f"the text has half a surrogate pair (U+{ord(text[error.start]):04X}) as character"
-            f" {error.start + 1}, which is not Unicode text",
-            hint="read the text as UTF-8, and replace what does not decode",
-        ) from None
+        code, place = ord(text[error.start]), error.start + 1
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of the command line, decoded with surrogateescape
+        raise RequestError(f"the text is not UTF-8: its byte 0x{code - 0xDC00:02x} as character {place}")
+    raise RequestError(f"the text is not Unicode: half a surrogate pair (U+{code:04X}) as character {place}")
 
 
 def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
@@ -201,8 +223,5 @@ def validate_ids(ids: Sequence[int] | npt.NDArray[Any], vocab_size: int) -> npt.
     array = np.asarray(ids) if len(ids) else np.zeros(0, dtype=np.uint32)
     if array.size and (array.min() < 0 or array.max() >= vocab_size):
         first = int(np.argmax((array < 0) | (array >= vocab_size)))
-        raise UserError(
-            f"token id {array[first]} at position {first} is outside the vocabulary of {vocab_size:,} ids",
-            hint=f"ids go from 0 to {vocab_size - 1}; these may belong to another tokenizer",
-        )
+        raise UserError(f"token id {array[first]} at position {first} is outside the vocabulary, 0 to {vocab_size - 1}")
     return array

@@ -1,9 +1,9 @@
 """Somebody else's tokenizer.json, run by Hugging Face's `tokenizers`: its ids are exact whatever the file asks for.
 
-A run keeps the file unchanged inside its own tokenizer.json, with what stands beside it in a model's directory: the
-tokens that begin, end and pad, and the chat template. What needs a view of its own of single tokens is offered where
-the file allows it: their bytes, where its decoder treats each token by itself; encoding long documents in parts, where
-it is a byte-level BPE with one of our patterns. Otherwise a RequestError names what is missing.
+A run keeps the file unchanged inside its own tokenizer.json, with the settings beside it in a model's directory: the
+tokens that begin, end and pad, and the chat template. Single tokens have bytes where the decoder treats each by itself;
+long documents are encoded in parts where the file is a byte-level BPE with one of our patterns. Otherwise a
+RequestError names what is missing.
 """
 
 import json
@@ -12,26 +12,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer as HFTokenizer
 
 from gpt_cli.errors import RequestError
-from gpt_cli.tokenizer.base import Ids, Tokenizer, encode_text, validate_ids
+from gpt_cli.tokenizer.base import Ids, Tokenizer, TokenPrefixes, encode_text, validate_ids
 from gpt_cli.tokenizer.bpe import BPETokenizer
-from gpt_cli.tokenizer.bpe_vocabulary import unicode_to_bytes
-from gpt_cli.tokenizer.hf_tokenizer import read_vocabulary
-from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
+from gpt_cli.tokenizer.bpe_vocabulary import read_vocabulary, unicode_to_bytes
 
 FORMAT = "gpt-hf-1"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_Variant = Literal["file", "spans", "part"]
+"""A variant of the file: as it is; without the post-processor, which may leave white space out of the offsets of
+tokens; or without the space before a text."""
 
 
 @dataclass(frozen=True)
 class ForeignTokenizer(Tokenizer):
-    """A tokenizer.json of Hugging Face's library, and what a model's directory says beside it.
+    """A tokenizer.json of Hugging Face's library, and the settings beside it in a model's directory.
 
     file           the text of the tokenizer.json
     size           ids, those without a token included: a model may have more rows than its tokenizer has tokens
@@ -51,23 +52,17 @@ class ForeignTokenizer(Tokenizer):
     split_special: bool = False
 
     kind: ClassVar[str] = "hf"
-    unk_id: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         table = json.loads(self.file)
         object.__setattr__(self, "file", json.dumps(table, ensure_ascii=False))  # equal files have equal texts
         if table["model"].get("dropout"):
             raise ValueError("its BPE dropout gives a text other ids each time")
-        tokens = self._hf.get_vocab_size(with_added_tokens=True)
-        largest = max(self._hf.get_vocab(with_added_tokens=True).values(), default=-1)
-        if not tokens or largest >= self.size:
-            raise ValueError(f"it has the id {largest}, and vocab_size is {self.size}")
+        tokens = self._library().get_vocab(with_added_tokens=True)
+        if not tokens or max(tokens.values()) >= self.size:
+            raise ValueError(f"it has the id {max(tokens.values(), default=-1)}, and vocab_size is {self.size}")
         if bad := [token for token in self.ends if not 0 <= token < self.size]:
             raise ValueError(f"the end token {bad[0]} is outside the vocabulary of {self.size} ids")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        fields = (self.file, self.size, self.ends, self.named, self.chat_template, self.split_special)
-        return ForeignTokenizer, fields  # without the cached properties
 
     @property
     def vocab_size(self) -> int:
@@ -93,33 +88,28 @@ class ForeignTokenizer(Tokenizer):
     def named_id(self, name: str) -> int | None:
         """The id of a token by its name in Transformers, such as pad_token; None without one."""
         text = dict(self.named).get(name)
-        return None if text is None else self._hf.token_to_id(text)
+        return None if text is None else self._library().token_to_id(text)
 
     def encode(self, text: str, *, allow_special: bool = False) -> Ids:
-        encode_text(text)
         if self.core is not None and not allow_special:
             return self.core.encode(text)
-        return self._ids(self._hf if allow_special else self._hf_split, text, with_surrounding=False)
+        return self._encode(text, split=not allow_special)
 
     def encode_prompt(self, text: str, *, allow_special: bool = False) -> Ids:
-        encode_text(text)
-        split = self.split_special and not allow_special
-        return self._ids(self._hf_split if split else self._hf, text, with_surrounding=True)
+        return self._encode(text, split=self.split_special and not allow_special, with_surrounding=True)
 
     def encode_part(self, text: str) -> Ids:
-        encode_text(text)
-        return self._ids(self._hf_part, text, with_surrounding=False)
+        return self._encode(text, "part", split=True)
 
     def encode_chat(self, rendered: str) -> Ids:
         """The ids of the text that the chat template made, which has its own begin and end tokens."""
-        encode_text(rendered)
-        return self._ids(self._hf_split if self.split_special else self._hf, rendered, with_surrounding=False)
+        return self._encode(rendered, split=self.split_special)
 
     def encode_spans(self, text: str, *, allow_special: bool = False) -> tuple[Ids, npt.NDArray[np.int64]]:
         encode_text(text)
-        split = self.split_special and not allow_special
+        library = self._library("spans", split=self.split_special and not allow_special)
         with _library_errors("the tokenizer of this model cannot encode the text"):
-            encoding = self._hf_spans[split].encode(text, add_special_tokens=False)
+            encoding = library.encode(text, add_special_tokens=False)
         begin, end = self._surrounding
         sizes = np.array([0, *(len(character.encode()) for character in text)], dtype=np.int64).cumsum()
         starts = sizes[[start for start, _ in encoding.offsets]]
@@ -128,19 +118,18 @@ class ForeignTokenizer(Tokenizer):
         return ids, np.concatenate([starts, np.full(len(ids) + 1 - len(starts), sizes[-1])])[: len(ids) + 1]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
-        return self._hf.decode(validate_ids(ids, self.size).tolist(), skip_special_tokens=False)
+        return self._library().decode(validate_ids(ids, self.size).tolist(), skip_special_tokens=False)
 
     def decode_shown(self, ids: Sequence[int]) -> str:
         """The text of `ids` without special tokens, as Transformers' pipelines show it."""
-        return self._hf.decode(validate_ids(ids, self.size).tolist())
+        return self._library().decode(validate_ids(ids, self.size).tolist())
 
     def token_bytes(self, token: int) -> bytes:
         validate_ids([token], self.size)
         if self._pieces is None:
-            kind = (self._table["decoder"] or {"type": "none"})["type"]
             raise RequestError(
-                f"the decoder of this tokenizer ({kind}) makes text of several tokens"
-                " together, so single tokens have no bytes: training, regular expressions and bits per byte need them"
+                f"the decoder of this tokenizer ({self._decoder}) joins tokens, so single ones have no bytes:"
+                " training, regular expressions and bits per byte need them"
             )
         return self._pieces[token]
 
@@ -149,17 +138,27 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def is_incremental(self) -> bool:
-        return bool(self._table["decoder"] and self._table["decoder"]["type"] == "ByteLevel")
+        return self._decoder == "ByteLevel"
 
     @cached_property
     def prefixes(self) -> TokenPrefixes | None:
         return TokenPrefixes(self._pieces) if self.is_incremental and self._pieces is not None else None
 
-    def unknown_characters(self, text: str) -> list[str]:
-        return []
-
     def to_json(self) -> str:
-        return self._json
+        return f'{self.settings_json[:-1]}, "tokenizer": {self.file}}}'
+
+    @property
+    def settings_json(self) -> str:
+        """The contents of the tokenizer's file but for the tokenizer.json of the model."""
+        settings = {
+            "format": FORMAT,
+            "size": self.size,
+            "ends": self.ends,
+            "named": dict(self.named),
+            "chat_template": self.chat_template,
+            "split_special": self.split_special,
+        }
+        return json.dumps(settings, ensure_ascii=False)
 
     @property
     def is_lossless(self) -> bool:
@@ -196,44 +195,39 @@ class ForeignTokenizer(Tokenizer):
         table: dict[str, Any] = {"added_tokens": [], "decoder": None, **json.loads(self.file)}
         return table
 
-    @cached_property
-    def _hf(self) -> HFTokenizer:
-        return open_tokenizer(self.file)
+    @property
+    def _decoder(self) -> str:
+        """The type of the decoder."""
+        return str((self._table["decoder"] or {"type": "none"})["type"])
 
     @cached_property
-    def _hf_split(self) -> HFTokenizer:
-        """The same, with the text of special tokens as ordinary text."""
-        tokenizer = open_tokenizer(self.file)
-        tokenizer.encode_special_tokens = True
-        return tokenizer
+    def _libraries(self) -> dict[tuple[_Variant, bool], HFTokenizer]:
+        return {}
 
-    @cached_property
-    def _hf_spans(self) -> tuple[HFTokenizer, HFTokenizer]:
-        """The same without a post-processor, which may leave white space out of the offsets of tokens; the second one
-        with the text of special tokens as ordinary text."""
-        file = json.dumps({**self._table, "post_processor": None})
-        whole, splitting = open_tokenizer(file), open_tokenizer(file)
-        splitting.encode_special_tokens = True
-        return whole, splitting
+    def _library(self, variant: _Variant = "file", *, split: bool = False) -> HFTokenizer:
+        """The library's tokenizer of a variant of the file; `split`: the text of special tokens is ordinary text."""
+        if (variant, split) not in self._libraries:
+            file = self.file
+            if variant != "file":
+                changed = _without_prefix(self._table) if variant == "part" else {**self._table, "post_processor": None}
+                file = json.dumps(changed)
+            library = open_tokenizer(file)
+            library.encode_special_tokens = split
+            self._libraries[variant, split] = library
+        return self._libraries[variant, split]
 
-    @cached_property
-    def _hf_part(self) -> HFTokenizer:
-        """The same without the space before a text, and with the text of special tokens as ordinary text."""
-        tokenizer = open_tokenizer(json.dumps(_without_prefix(self._table)))
-        tokenizer.encode_special_tokens = True
-        return tokenizer
-
-    @staticmethod
-    def _ids(tokenizer: HFTokenizer, text: str, *, with_surrounding: bool) -> Ids:
+    def _encode(self, text: str, variant: _Variant = "file", *, split: bool, with_surrounding: bool = False) -> Ids:
+        encode_text(text)
+        library = self._library(variant, split=split)
         with _library_errors("the tokenizer of this model cannot encode the text"):
-            (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=with_surrounding)
+            (encoding,) = library.encode_batch_fast([text], add_special_tokens=with_surrounding)
         return np.array(encoding.ids, dtype=np.uint32)
 
     @cached_property
     def _surrounding(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids that the post-processor puts before and after a text."""
-        alone = self._ids(self._hf, "a", with_surrounding=False).tolist()
-        whole = self._ids(self._hf, "a", with_surrounding=True).tolist()
+        alone = self._encode("a", split=False).tolist()
+        whole = self._encode("a", split=False, with_surrounding=True).tolist()
         if not alone:  # a vocabulary without this letter
             return tuple(whole), ()
         before = next(k for k in range(len(whole) + 1) if whole[k : k + len(alone)] == alone)
@@ -245,25 +239,8 @@ class ForeignTokenizer(Tokenizer):
         decode = _token_decoder(self._table["decoder"])
         if decode is None:
             return None
-        spellings = ((i, self._hf.id_to_token(i)) for i in range(self.size))
+        spellings = ((i, self._library().id_to_token(i)) for i in range(self.size))
         return tuple(b"" if s is None or i in self.special_ids else decode(s) for i, s in spellings)
-
-    @property
-    def settings_json(self) -> str:
-        """The contents of the tokenizer's file but for the tokenizer.json of the model."""
-        settings = {
-            "format": FORMAT,
-            "size": self.size,
-            "ends": self.ends,
-            "named": dict(self.named),
-            "chat_template": self.chat_template,
-            "split_special": self.split_special,
-        }
-        return json.dumps(settings, ensure_ascii=False)
-
-    @cached_property
-    def _json(self) -> str:
-        return json.dumps({**json.loads(self.settings_json), "tokenizer": json.loads(self.file)}, ensure_ascii=False)
 
 
 def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:
@@ -282,7 +259,7 @@ def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:
             if all(isinstance(text, str) for text in named.values()):
                 text = json.dumps(file, ensure_ascii=False)
                 return ForeignTokenizer(text, size, tuple(ends), tuple(named.items()), template, split_special)
-    raise ValueError(f"its format is {FORMAT!r}, and its fields are not those of this format")
+    raise ValueError(f"its fields are not those of the format {FORMAT!r}")
 
 
 def open_tokenizer(file: str) -> HFTokenizer:
@@ -317,9 +294,9 @@ def _without_prefix(part: Any) -> Any:
         return part
     if part.get("type") == "Prepend":
         return None
-    if "model" in part:  # a vocabulary has nothing of the kind, and is large
-        return {key: value if key == "model" else _without_prefix(value) for key, value in part.items()}
     never = {"add_prefix_space": False, "prepend_scheme": "never"}
+    if "model" in part:  # a vocabulary has nothing of the kind, and is large
+        never["model"] = part["model"]
     return {key: never[key] if key in never else _without_prefix(value) for key, value in part.items()}
 
 

@@ -1,4 +1,4 @@
-"""The tokenizer of a model's directory of Transformers: tokenizer.json, and what the files beside it make of it.
+"""The tokenizer of a model's directory of Transformers: tokenizer.json, and the files beside it.
 
     tokenizer_config.json    names of special tokens, flags of added tokens, the class, the chat template
     special_tokens_map.json  the names, in older directories
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_cli.files import read_file
-from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, byte_level, isolated
 from gpt_cli.tokenizer.foreign import ForeignTokenizer, open_tokenizer
 
 CHAT_TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -47,17 +47,17 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
     settings = _read(directory / CONFIG)
     if "added_tokens_decoder" not in settings:
         settings = _read(directory / "special_tokens_map.json") | settings
-    kind = settings.get("tokenizer_class") or _CLASS_OF_MODEL.get(
-        str(_read(directory / "config.json").get("model_type"))
-    )
-    kind = str(kind).removesuffix("Fast")
-    if not _rebuild(table, kind, settings):
-        kind = ""
-    special = {**_CLASS_NAMES.get(kind, {}), **_named_tokens(table, settings)}
-    named = {name: text for name, value in special.items() if (text := _content(value)) is not None}
+    model_type = str(_read(directory / "config.json").get("model_type"))
+    kind = str(settings.get("tokenizer_class") or _CLASS_OF_MODEL.get(model_type)).removesuffix("Fast")
+    special = _CLASS_NAMES[kind] if _rebuild(table, kind, settings) else {}
+    padding = table.get("padding")
+    padding = {"pad_token": padding.get("pad_token")} if isinstance(padding, dict) else {}
+    chosen = {key: value for key, value in settings.items() if key.endswith("_token") and _content(value) is not None}
+    special = special | {name: value for name, value in (padding | chosen).items() if value}
     _declare_tokens(table, settings, special)
     ids = _number_tokens(table)
     size = max(ids.values(), default=-1) + 1 if size is None else size
+    named = {name: text for name, value in special.items() if (text := _content(value)) is not None}
     ends = _ends(directory, ids.get(named.get("eos_token", "")))
     return ForeignTokenizer(
         file=json.dumps(table),
@@ -74,50 +74,27 @@ def _is_added_token(value: Any) -> bool:
 
 
 def _rebuild(table: dict[str, Any], kind: str, settings: Mapping[str, Any]) -> bool:
-    """Set the parts that the class `kind` sets itself; returns whether it does."""
-    model = table["model"]
-    byte_level: dict[str, Any] = {
-        "type": "ByteLevel",
-        "add_prefix_space": True,
-        "trim_offsets": True,
-        "use_regex": True,
-    }
-    space = settings.get("add_prefix_space")
+    """Set the parts that the class `kind` sets itself. Return whether it does."""
+    model, space, is_llama = table["model"], settings.get("add_prefix_space"), kind == "LlamaTokenizer"
     steps = json.dumps([table.get("pre_tokenizer"), table.get("decoder")])
-    if model.get("type", "BPE") != "BPE" or (kind == "LlamaTokenizer" and '"ByteLevel"' in steps):
+    if kind not in _CLASS_NAMES or model.get("type", "BPE") != "BPE" or (is_llama and '"ByteLevel"' in steps):
         return False
-    if kind == "GPT2Tokenizer":
-        split = byte_level | {"add_prefix_space": space is True}
-        parts: dict[str, Any] = {"pre_tokenizer": split, "decoder": byte_level, "normalizer": None}
-        flags = {"fuse_unk": False, "byte_fallback": False}
-    elif kind == "Qwen2Tokenizer":
-        split = {"type": "Split", "pattern": {"Regex": _QWEN2_PATTERN}, "behavior": "Isolated", "invert": False}
-        level = byte_level | {"add_prefix_space": space is True, "use_regex": False}
-        sequence = {"type": "Sequence", "pretokenizers": [split, level]}
-        parts = {"pre_tokenizer": sequence, "decoder": byte_level, "normalizer": {"type": "NFC"}}
-        flags = {"fuse_unk": False, "byte_fallback": False}
-    elif kind == "LlamaTokenizer":
+    normalizer: dict[str, Any] | None = None
+    if is_llama:
         prepend = "never" if space is False else "always" if settings.get("legacy") is True else "first"
-        metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": False}
-        strip = [] if space is False else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+        split = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepend, "split": False}
         replace = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-        decoders = [replace, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
-        decoder = {"type": "Sequence", "decoders": decoders}
-        parts = {"pre_tokenizer": metaspace, "decoder": decoder, "normalizer": None}
-        flags = {"fuse_unk": True, "byte_fallback": True}
+        strip = [] if space is False else [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+        decoder = {"type": "Sequence", "decoders": [replace, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]}
     else:
-        return False
-    table |= parts
+        split, decoder = byte_level(add_prefix_space=space is True), byte_level(add_prefix_space=True)
+        if kind == "Qwen2Tokenizer":
+            level, normalizer = split | {"use_regex": False}, {"type": "NFC"}
+            split = {"type": "Sequence", "pretokenizers": [isolated(_QWEN2_PATTERN), level]}
+    table |= {"pre_tokenizer": split, "decoder": decoder, "normalizer": normalizer}
+    flags = {"fuse_unk": is_llama, "byte_fallback": is_llama}
     model |= {**flags, "dropout": None, "unk_token": None, "ignore_merges": False}
     return True
-
-
-def _named_tokens(table: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The special tokens by name, as a text or with flags."""
-    padding = table.get("padding")
-    named = {"pad_token": padding.get("pad_token")} if isinstance(padding, dict) else {}
-    named |= {key: value for key, value in settings.items() if key.endswith("_token") and _content(value) is not None}
-    return {name: value for name, value in named.items() if value}
 
 
 def _declare_tokens(table: dict[str, Any], settings: Mapping[str, Any], named: Mapping[str, Any]) -> None:

@@ -1,20 +1,21 @@
-"""Load a tokenizer of any kind from its file, which is not trusted."""
+"""Load a tokenizer of any kind from its file, which is not trusted, and compare it with a config."""
 
 import json
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpt_cli.errors import UserError
+from gpt_cli.config.schema import TokenizerConfig
+from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
+from gpt_cli.files.locations import similar_paths
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer import byte, char, foreign
+from gpt_cli.tokenizer import alphabets, foreign
+from gpt_cli.tokenizer.alphabets import ByteTokenizer, CharTokenizer
 from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
-from gpt_cli.tokenizer.byte import ByteTokenizer
-from gpt_cli.tokenizer.char import CharTokenizer
+from gpt_cli.tokenizer.bpe_vocabulary import read_gpt2_files, read_vocabulary
 from gpt_cli.tokenizer.hf_directory import read_hf_directory
-from gpt_cli.tokenizer.hf_tokenizer import read_gpt2_files, read_vocabulary
 from gpt_cli.tokenizer.tiktoken_file import is_tiktoken, read_tiktoken
 
 _MAX_SIZE = 128 << 20  # bytes; four times the largest published files
@@ -34,31 +35,51 @@ def load_tokenizer(path: Path, pattern: Pattern | None = None) -> Tokenizer:
 
     Raises UserError for a file that cannot be read, is damaged, or is of a tokenizer that would lose text.
     """
-    path = _find(path)
+    if path.is_dir():
+        files = [path / name for name in _NAMES if (path / name).is_file()]
+        if not files:
+            raise UserError(f"there is no tokenizer in the folder {path}: no {' or '.join(_NAMES)}")
+        path = files[0]
     try:
         return _parse_file(path, read_file(path, limit=_MAX_SIZE), pattern)
     except ValueError as error:
-        raise UserError(
-            f"this is no tokenizer that gpt can use: {shorten(str(error), 200, placeholder=' ...')}",
-            where=str(path),
-            hint="take a tokenizer.json of `gpt tokenize` or of a byte-level BPE such as GPT-2's, GPT-2's encoder.json"
-            " and vocab.bpe, or a rank file of tiktoken's",
-        ) from None
+        reason = shorten(str(error), 200, placeholder=" ...")
+        raise UserError(f"this is no tokenizer that gpt can use: {reason}", where=str(path)) from None
+
+
+def load_configured(config: TokenizerConfig) -> Tokenizer:
+    """The tokenizer of `config.file`. Raises as `load_tokenizer` does, and RequestError for a missing file."""
+    assert config.file is not None
+    if not (path := Path(config.file)).exists():
+        message = f"tokenizer.file {path} does not exist"
+        raise RequestError(message, keys=["tokenizer.file"], choices=similar_paths(path))
+    return load_tokenizer(path, config.pattern)
+
+
+def check_tokenizer(tokenizer: Tokenizer, config: TokenizerConfig, where: str) -> None:
+    """Raise RequestError for the first key of `config` that `tokenizer`, whose file or folder is `where`, contradicts.
+
+    The kind always, vocab_size, pattern and file where they are set, unknown where it is `token`.
+    """
+    actual: dict[str, object] = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size}
+    if isinstance(tokenizer, BPETokenizer):
+        actual["pattern"] = tokenizer.vocabulary.pattern
+    if config.unknown == "token" and tokenizer.unk_id is None:
+        actual["unknown"] = "error"
+    for name, value in actual.items():
+        if (asked := getattr(config, name)) not in (None, value):
+            key, problem = f"tokenizer.{name}", f"but the tokenizer has {name} {value}"
+            raise RequestError(
+                f"{key} is {asked}, {problem}", where=where, kind="set", keys=[key], choices=[str(value)]
+            )
+    if config.file not in (None, where) and load_configured(config).digest != tokenizer.digest:
+        problem = f"tokenizer.file {config.file} is another tokenizer"
+        raise RequestError(problem, where=where, kind="set", keys=["tokenizer.file"], choices=[where])
 
 
 def parse_tokenizer(text: str) -> Tokenizer:
     """The tokenizer of the text of a tokenizer.json. Raises ValueError with the reason."""
     return _parse_json(_load_json(text))
-
-
-def _find(path: Path) -> Path:
-    """The tokenizer file in a folder; a file itself. Raises UserError if there is none."""
-    if not path.is_dir():
-        return path
-    candidates = [path / name for name in _NAMES if (path / name).is_file()]
-    if not candidates:
-        raise UserError(f"there is no tokenizer in the folder {path}", hint=f"it would be {' or '.join(_NAMES)}")
-    return candidates[0]
 
 
 def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
@@ -92,16 +113,16 @@ def _read_sibling(path: Path) -> str:
 
 def _parse_json(file: dict[str, Any]) -> Tokenizer:
     match file:
-        case {"format": char.FORMAT, "characters": str(characters), **rest} if not rest:
+        case {"format": alphabets.CHAR_FORMAT, "characters": str(characters), **rest} if not rest:
             return CharTokenizer(characters)
-        case {"format": char.FORMAT, "characters": str(characters), "unknown": True, **rest} if not rest:
+        case {"format": alphabets.CHAR_FORMAT, "characters": str(characters), "unknown": True, **rest} if not rest:
             return CharTokenizer(characters, has_unknown=True)
-        case {"format": byte.FORMAT, **rest} if not rest:
+        case {"format": alphabets.BYTE_FORMAT, **rest} if not rest:
             return ByteTokenizer()
         case {"format": foreign.FORMAT}:
             return foreign.parse_foreign(file)
         case {"format": name}:
-            raise ValueError(f"its format is {name!r}, or it has fields that this format has not")
+            raise ValueError(f"its format is {name!r}, or its fields are not those of this format")
         case {"model": _}:
             return BPETokenizer(read_vocabulary(file))
     raise ValueError("it has neither a format nor a model")
@@ -109,7 +130,7 @@ def _parse_json(file: dict[str, Any]) -> Tokenizer:
 
 def _load_json(text: str) -> dict[str, Any]:
     try:
-        file = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
+        file = json.loads(text, object_pairs_hook=_distinct_keys, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     if not isinstance(file, dict):
@@ -117,7 +138,7 @@ def _load_json(text: str) -> dict[str, Any]:
     return file
 
 
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("a key is there twice")

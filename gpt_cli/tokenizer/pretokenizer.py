@@ -15,8 +15,8 @@ file can take exponential time.
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
@@ -34,9 +34,8 @@ _FAR = r"[^\x00-\x7f]"
 _NOT_FAR = rf"(?!\s*+{_SYMBOL}*+(?:[A-Za-z]++'?+|[0-9]++)?+{_FAR})"
 
 
-@dataclass(frozen=True)
-class SplitRule:
-    """A published pattern, and what Python's `re`, which lacks its classes, does in its place without other ids."""
+class SplitRule(NamedTuple):
+    """A published pattern, and expressions for Python's `re`, which lacks its classes, that change no ids."""
 
     published: str
     chunk: str
@@ -75,7 +74,6 @@ RULES: Mapping[Pattern, SplitRule] = {
     ),
 }
 
-
 CUTS_MARKS: tuple[Pattern, ...] = ("gpt2", "gpt4")
 """Patterns in which a combining mark ends the word: they cut Indic words at every vowel sign."""
 SAMPLED = 1_000_000
@@ -84,39 +82,33 @@ _MANY_MARKS = 0.1  # of letters and marks; accents of decomposed French 0.03, of
 
 
 def choose_pattern(text: str) -> Pattern:
-    """Return the pattern for a text that begins with `text`: one that keeps marks with their letters if it has many."""
-    return "o200k" if has_many_marks(text[:SAMPLED]) else "gpt2"
+    """Return the pattern for a text that begins with `text`: one that keeps marks with their letters if it has many.
 
-
-def has_many_marks(text: str) -> bool:
-    """True if a notable share of `text` is combining marks after letters: vowel signs, tones, points."""
-    if text.isascii():
-        return False
+    Marks are combining ones after letters: vowel signs, tones, points.
+    """
+    if (text := text[:SAMPLED]).isascii():
+        return "gpt2"
     classes = text.translate({ord(character): unicodedata.category(character)[0] for character in set(text)})
     marks = sum(map(len, re.findall(r"(?<=L)M+", classes)))  # those of emoji follow no letter
-    return marks > _MANY_MARKS * (marks + classes.count("L"))
+    return "o200k" if marks > _MANY_MARKS * (marks + classes.count("L")) else "gpt2"
 
 
 @cache  # compiled on first use: all of them take 20 ms
-def _chunk(pattern: Pattern) -> re.Pattern[str]:
-    return re.compile(RULES[pattern].chunk)
-
-
-@cache
-def _piece(pattern: Pattern) -> re.Pattern[str]:
-    return re.compile(f"{RULES[pattern].ascii_piece}|{RULES[pattern].chunk}", re.ASCII)
+def _compiled(pattern: Pattern, *, pieces: bool) -> re.Pattern[str]:
+    rule = RULES[pattern]
+    return re.compile(f"{rule.ascii_piece}|{rule.chunk}", re.ASCII) if pieces else re.compile(rule.chunk)
 
 
 def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
     """Split `text` without a change of its ids: ASCII as the pattern does, the rest mostly at white space."""
-    return _piece(pattern).findall(text)
+    return _compiled(pattern, pieces=True).findall(text)
 
 
 def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     """Split `text` without a change of its ids into chunks of at least `size` characters, as short as possible."""
-    start = 0
+    start, match_chunk = 0, _compiled(pattern, pieces=False).match
     while (end := start + size) < len(text):
-        match = _chunk(pattern).match(text, end)
+        match = match_chunk(text, end)
         assert match is not None  # it matches any text but the empty one
         yield text[start : match.end()]
         start = match.end()
@@ -127,7 +119,7 @@ def last_safe_split(text: str, pattern: Pattern) -> int:
     """The last index where `text` can be split, whatever text follows, without a change of ids; 0 if there is none."""
     tail = 1 << 10
     while True:
-        match = _chunk(pattern).match(text, max(0, len(text) - tail))
+        match = _compiled(pattern, pieces=False).match(text, max(0, len(text) - tail))
         if match is not None and match.end() < len(text):  # ends inside: does not depend on the text that follows
             return match.end()
         if tail >= len(text):

@@ -45,9 +45,7 @@ class StreamDecoder:
         if self._window is not None:
             return self._window.held_before(token)
         held, first = self._utf8.getstate()[0], self._bytes_of(token)[:1]
-        if not held or not first:
-            return 0
-        continues = len((held + first).decode(errors="replace")) == 1
+        continues = not held or not first or len((held + first).decode(errors="replace")) == 1
         return 0 if continues else len(held.decode(errors="replace"))
 
     def _bytes_of(self, token: int) -> bytes:
@@ -66,7 +64,7 @@ class StreamDecoder:
 
     def flush(self) -> str:
         """The rest at the end: U+FFFD for an incomplete character."""
-        return self._utf8.decode(b"", final=True) if self._window is None else self._window.flush()
+        return self._utf8.decode(b"", final=True) if self._window is None else self._window.advance()
 
 
 class _Window:
@@ -87,28 +85,22 @@ class _Window:
         if token in self._unseen:
             return ""
         self._ids.append(token)
-        return self._advance(hold=True)
-
-    def flush(self) -> str:
-        return self._advance(hold=False)
+        return self.advance(hold=True)
 
     def held_before(self, token: int) -> int:
         n_held = len(self._ids) - self._shown
         if not n_held or token in self._unseen:
             return 0
-        before, text = self._decode(self._ids[: self._shown]), self._decode([*self._ids, token])
-        new = text[len(before) :]
+        new = self._decode([*self._ids, token])[len(self._decode(self._ids[: self._shown])) :]
         if new.endswith("\ufffd"):  # may go on
             return 0
         return min(n_held, len(new) - len(new.lstrip("\ufffd")))
 
-    def _advance(self, *, hold: bool) -> str:
-        decode = self._decode
-        before, text = decode(self._ids[: self._shown]), decode(self._ids)
-        if hold and text.endswith("\ufffd"):
+    def advance(self, *, hold: bool = False) -> str:
+        """The text that is not out yet; with `hold` "" while it ends in an incomplete character."""
+        before, text = self._decode(self._ids[: self._shown]), self._decode(self._ids)
+        if (hold and text.endswith("\ufffd")) or text == before:
             return ""
-        if text == before:
-            return ""
-        self._ids, new = self._ids[self._shown :], text[len(before) :]
+        self._ids = self._ids[self._shown :]
         self._shown = len(self._ids)
-        return new if text.startswith(before) else decode(self._ids)
+        return text[len(before) :] if text.startswith(before) else self._decode(self._ids)

@@ -15,7 +15,7 @@ _CHUNK = 1 << 24  # ids counted at once, to bound the memory
 Counts = npt.NDArray[np.int64]
 
 
-class Ids(Protocol):
+class SlicedIds(Protocol):
     """(n,) ids, in memory or not."""
 
     def __len__(self) -> int: ...
@@ -33,7 +33,7 @@ class Merge:
     count: int
 
 
-def count_ids(ids: Ids, vocab_size: int) -> Counts:
+def count_ids(ids: SlicedIds, vocab_size: int) -> Counts:
     """(vocab_size,) how often each id occurs in `ids`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for start in range(0, len(ids), _CHUNK):

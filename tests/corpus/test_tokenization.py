@@ -29,7 +29,7 @@ from gpt_cli.corpus.prepare import prepare_corpus, tokenize_corpus
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DiskError, cache_dir, durable
-from gpt_cli.tokenizer import CharTokenizer, char
+from gpt_cli.tokenizer import CharTokenizer, alphabets
 from tests.support.command import subprocess_env
 from tests.support.waiting import HANG, wait_until
 
@@ -134,7 +134,7 @@ def test_an_odd_text_has_the_tokens_of_its_characters_however_it_is_cut_and_shar
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
             (blocks, "BLOCK", block), (blocks, "CACHE_BYTES", 0), (encode, "BLOCK", 2 * block),
-            (durable, "CHUNK", 3), (scan, "_SHORT", 2), (char, "_RUN", 2), (store, "SHARD_TOKENS", 7),
+            (durable, "CHUNK", 3), (scan, "_SHORT", 2), (alphabets, "_RUN", 2), (store, "SHARD_TOKENS", 7),
             (tokenize_pipeline, "SHARE", 1),
         ):  # fmt: skip
             patch.setattr(module, name, value)

@@ -62,7 +62,7 @@ def test_what_one_system_alone_has_is_imported_where_that_system_was_asked_for()
         ("errors.py", "import gpt_cli.cli.output", "gpt_cli.errors -> gpt_cli.cli.output"),
         ("model/gpt.py", "import gpt_cli.training", "gpt_cli.model.gpt -> gpt_cli.training"),
         ("run/__init__.py", "import gpt_cli.sampling", "gpt_cli.run -> gpt_cli.sampling"),
-        ("tokenizer/char.py", "import torch", "gpt_cli.tokenizer.char -> torch"),
+        ("tokenizer/alphabets.py", "import torch", "gpt_cli.tokenizer.alphabets -> torch"),
         ("config/schema.py", "import numpy", "gpt_cli.config.schema -> numpy"),
         ("newroom.py", "", "gpt_cli.newroom"),
     ],

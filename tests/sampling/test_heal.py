@@ -27,7 +27,7 @@ from gpt_cli.serve.limits import Limits
 from gpt_cli.serve.model_registry import EngineOptions
 from gpt_cli.shuffle import derive_seed
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.token_prefixes import TokenPrefixes
+from gpt_cli.tokenizer.base import TokenPrefixes
 from gpt_cli.tokenizer.trainer import train_tokenizer
 from tests.support.live_server import make_run, serving
 from tests.support.tiny_gpt import reference_logits

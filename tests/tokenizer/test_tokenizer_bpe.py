@@ -30,10 +30,9 @@ from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, load_tokenizer, train_tokenizer, trainer, vocab_stats
+from gpt_cli.tokenizer.bpe import BPEEncoder
 from gpt_cli.tokenizer.bpe_vocabulary import BYTE_ENCODER
-from gpt_cli.tokenizer.cached_bpe import CachedBPE
 from gpt_cli.tokenizer.pretokenizer import RULES, pre_tokenize, split_chunks
-from gpt_cli.tokenizer.riptoken_encoder import RiptokenEncoder
 from tests.support.command import ROOT
 
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
@@ -198,7 +197,7 @@ def test_learning_does_not_depend_on_threads_processes_or_blocks(monkeypatch: py
 def test_learning_sees_no_very_long_word_and_all_of_the_text(word: str, pattern: Pattern) -> None:
     text = "a text before " + word * 5_000 + " and one after"
 
-    chunks = list(trainer._trainer_chunks([text], pattern))
+    chunks = list(trainer._trainer_chunks([text], pattern, []))
 
     split = Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str
     assert "".join(chunks) == text
@@ -219,7 +218,7 @@ def test_learning_sees_no_very_long_word_and_all_of_the_text(word: str, pattern:
 def test_text_without_very_long_words_is_learned_from_uncut(text: str, pattern: Pattern) -> None:
     split = Split(Regex(RULES[pattern].published), "isolated").pre_tokenize_str
     if max(len(piece) for piece, _ in split(text)) < trainer._LONG_WORD // 2:
-        assert list(trainer._trainer_chunks([text], pattern)) == [text]
+        assert list(trainer._trainer_chunks([text], pattern, [])) == [text]
 
 
 def test_ctrl_c_interrupts_while_merges_are_learned() -> None:
@@ -357,9 +356,9 @@ def reference_encode(word: bytes, tokenizer: BPETokenizer) -> list[int]:
 
 def test_with_riptoken_the_ids_are_the_same(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("riptoken")
-    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder.MIN_LENGTH", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe.MIN_LENGTH", 0)
     rng = random.Random(2)
-    encoder = RiptokenEncoder(bpe.vocabulary, CachedBPE(bpe.vocabulary).encode)
+    encoder = BPEEncoder(bpe.vocabulary)
     assert encoder._is_trusted
     for text in (ENGLISH, "".join(rng.choices(DENSE_CHARACTERS, k=30_000)), "a" * 9_000, " " * 9_000, ""):
         assert encoder.encode(text).tolist() == hugging_face(bpe).encode(text, add_special_tokens=False).ids
@@ -373,8 +372,8 @@ def test_an_accelerator_that_gives_other_ids_steps_aside_with_a_note(
         def encode_ordinary(self, text: str) -> list[int]:
             return [0] * len(text)
 
-    encoder = RiptokenEncoder(bpe.vocabulary, CachedBPE(bpe.vocabulary).encode)
-    encoder._core = WrongEncoder()
+    encoder = BPEEncoder(bpe.vocabulary)
+    encoder._riptoken = WrongEncoder()
     for _ in range(2):
         ids = encoder.encode(ENGLISH * 2).tolist()
         assert ids == hugging_face(bpe).encode(ENGLISH * 2, add_special_tokens=False).ids
@@ -386,24 +385,24 @@ def test_an_accelerator_is_not_used_where_its_rules_are_others() -> None:
     swapped_merges = (vocabulary.merges[1], vocabulary.merges[0], *vocabulary.merges[2:])
     for changes in ({"ignore_merges": True}, {"merges": swapped_merges}, {"merges": vocabulary.merges[:2]}):
         changed_vocabulary = dataclasses.replace(vocabulary, **changes)  # type: ignore[arg-type]
-        assert not RiptokenEncoder(changed_vocabulary, CachedBPE(changed_vocabulary).encode)._is_trusted
+        assert not BPEEncoder(changed_vocabulary)._is_trusted
 
 
 def test_without_riptoken_the_reference_encodes_much_text(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = bpe.encode(ENGLISH).tolist()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "riptoken", None)  # an import of it would fail
-    monkeypatch.setattr("gpt_cli.tokenizer.riptoken_encoder.MIN_LENGTH", 0)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe.MIN_LENGTH", 0)
     assert BPETokenizer(bpe.vocabulary).encode(ENGLISH).tolist() == expected
 
 
 def test_what_it_remembers_is_bounded_and_changes_nothing(bpe: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = bpe.encode(ENGLISH).tolist()
-    monkeypatch.setattr("gpt_cli.tokenizer.cached_bpe.CACHE_BYTES", 1 << 16)
+    monkeypatch.setattr("gpt_cli.tokenizer.bpe.CACHE_BYTES", 1 << 16)
     monkeypatch.setattr("gpt_cli.tokenizer.bpe.BLOCK", 1000)
     tokenizer = BPETokenizer(bpe.vocabulary)
     assert tokenizer.encode(ENGLISH).tolist() == expected
-    assert len(tokenizer._pieces._cache) < 1000
+    assert len(tokenizer._encoder._cache) < 1000
 
 
 def test_another_process_gets_the_tokenizer_without_what_it_remembers(bpe: BPETokenizer) -> None:

@@ -14,9 +14,9 @@ from tokenizers.pre_tokenizers import Split
 
 from gpt_cli.config.schema import TokenizerConfig
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer import Tokenizer, train_tokenizer, unspaced_text
+from gpt_cli.tokenizer import Tokenizer, train_tokenizer, trainer
 from gpt_cli.tokenizer.pretokenizer import RULES
-from gpt_cli.tokenizer.unspaced_text import bound_unspaced
+from gpt_cli.tokenizer.trainer import bound_unspaced
 
 PATTERNS = get_args(Pattern)
 ENGLISH = "".join(topics.topics[name] for name in sorted(topics.topics))[:60_000]
@@ -59,7 +59,7 @@ def test_text_in_words_goes_to_the_trainer_as_it_is() -> None:
 def test_too_many_distinct_words_are_sampled_to_the_bound_with_their_weight(
     width: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unspaced_text, "MAX_HELD", 50_000)
+    monkeypatch.setattr(trainer, "MAX_HELD", 50_000)
     dna = random_dna(400_000)
     lines = [dna[i : i + (width or 1000)] for i in range(0, len(dna), width or 1000)]
     chunks = lines if width is None else ["\n".join(lines)]  # the trainer's blocks of a line without an end
@@ -77,5 +77,5 @@ def test_too_many_distinct_words_are_sampled_to_the_bound_with_their_weight(
 def test_a_vocabulary_of_a_sample_is_as_good(monkeypatch: pytest.MonkeyPatch) -> None:
     text, held_out = random_dna(1_100_000)[:1_000_000], random_dna(1_100_000)[1_000_000:]
     full = len(train(text).encode(held_out))
-    monkeypatch.setattr(unspaced_text, "MAX_HELD", 200_000)
+    monkeypatch.setattr(trainer, "MAX_HELD", 200_000)
     assert len(train(text).encode(held_out)) < 1.01 * full

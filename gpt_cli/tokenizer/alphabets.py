@@ -1,4 +1,4 @@
-"""One id per character, in the order of an alphabet."""
+"""Tokenizers that learn no merges: one id per character of an alphabet, or one per byte of the UTF-8."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.tokenizer.base import Ids, Tokenizer, UnknownCharacters, encode_text, validate_ids
 
-FORMAT = "gpt-char-1"
+CHAR_FORMAT, BYTE_FORMAT = "gpt-char-1", "gpt-byte-1"
 
 _CODE_POINTS = 0x110000
 _MISSING = 0xFFFFFFFF
@@ -30,7 +30,6 @@ class CharTokenizer(Tokenizer):
     has_unknown: bool = False
 
     kind: ClassVar[str] = "char"
-    eot_id: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not self.characters:
@@ -71,7 +70,7 @@ class CharTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         unknown = {"unknown": True} if self.has_unknown else {}
-        return json.dumps({"format": FORMAT, "characters": self.characters, **unknown}, ensure_ascii=False) + "\n"
+        return json.dumps({"format": CHAR_FORMAT, "characters": self.characters, **unknown}, ensure_ascii=False) + "\n"
 
     @cached_property
     def _codes(self) -> npt.NDArray[Any]:
@@ -84,6 +83,32 @@ class CharTokenizer(Tokenizer):
         ids = np.full(_CODE_POINTS, _MISSING if self.unk_id is None else self.unk_id, dtype=np.uint32)
         ids[code_points(self.characters)] = np.arange(len(self.characters))
         return ids
+
+
+@dataclass(frozen=True)
+class ByteTokenizer(Tokenizer):
+    """Id `i` is the byte `i`, so every text can be encoded."""
+
+    kind: ClassVar[str] = "byte"
+    vocab_size: ClassVar[int] = 256
+
+    def encode(self, text: str, *, allow_special: bool = False) -> Ids:
+        return self.encode_utf8(encode_text(text))
+
+    def encode_utf8(self, data: bytes, *, allow_special: bool = False) -> Ids:
+        return np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
+
+    def decode(self, ids: Sequence[int] | npt.NDArray[Any]) -> str:
+        return self._bytes(ids).decode(errors="replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._bytes([token])
+
+    def to_json(self) -> str:
+        return json.dumps({"format": BYTE_FORMAT}) + "\n"
+
+    def _bytes(self, ids: Sequence[int] | npt.NDArray[Any]) -> bytes:
+        return validate_ids(ids, self.vocab_size).astype(np.uint8).tobytes()
 
 
 def code_points(text: str) -> npt.NDArray[Any]:
