@@ -17,7 +17,7 @@ _UNITS = ("characters", "bytes", "tokens")
 def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
     """Statistics of a corpus's tokens, as --json prints them."""
     from gpt_cli.tokenizer import BPETokenizer
-    from gpt_cli.tokenizer.vocab_stats import longest_tokens, merges, unused_ids
+    from gpt_cli.tokenizer.vocab_stats import longest_tokens
 
     tokenizer = corpus.tokenizer
     counts = corpus.counts
@@ -25,7 +25,8 @@ def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
         split: {unit: getattr(stats, unit) for unit in _UNITS} for split, stats in corpus.stats.items()
     }
     splits["all"] = {unit: sum(part[unit] for part in splits.values()) for unit in _UNITS}
-    learned = merges(tokenizer, counts)[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else []
+    learned = tokenizer.vocabulary.merges[:_SHOWN] if isinstance(tokenizer, BPETokenizer) else ()
+    text = {token: _readable(tokenizer.token_bytes(token)) for merge in learned for token in merge}
     return {
         "out": out,
         "kind": tokenizer.kind,
@@ -35,11 +36,12 @@ def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
         "splits": {
             split: {**part, "bytes_per_token": part["bytes"] / part["tokens"]} for split, part in splits.items()
         },
-        "unused_ids": unused_ids(counts),
+        "unused_ids": (counts == 0).nonzero()[0].tolist(),
         "unknown_characters": None if tokenizer.unk_id is None else int(counts[tokenizer.unk_id]),
         "longest_tokens": [token_json(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
         "merges": [
-            {"left": _readable(m.left), "right": _readable(m.right), "id": m.token, "count": m.count} for m in learned
+            {"left": text[left], "right": text[right], "id": merged, "count": int(counts[merged])}
+            for left, right, merged in learned
         ],
     }
 

@@ -177,6 +177,26 @@ def _read_pattern(pre_tokenizer: Mapping[str, Any]) -> Pattern:
     raise ValueError("it does not split text with GPT-2's, GPT-4's or GPT-4o's pattern, which are the ones supported")
 
 
+def parse_object(text: str, name: str = "it", *, distinct: bool = False) -> dict[str, Any]:
+    """The object of a JSON text. Raises ValueError for anything else and, if `distinct`, for a key that is repeated."""
+    try:
+        table = json.loads(text, object_pairs_hook=_distinct if distinct else None)
+    except RecursionError:
+        raise ValueError(f"{name} is nested too deep") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name} is not JSON: {error}") from None
+    if not isinstance(table, dict):
+        raise ValueError(f"{name} is not a JSON object")
+    return table
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("a key is there twice")
+    return table
+
+
 def _field(table: Any, name: str, kind: type[_Kind]) -> _Kind:
     value = table.get(name) if isinstance(table, dict) else None
     if not isinstance(value, kind):

@@ -25,6 +25,7 @@ from gpt_cli.tokenizer.bpe_vocabulary import read_vocabulary, unicode_to_bytes
 
 FORMAT = "gpt-hf-1"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never", "prepend": ""}  # no space before a text
 _Variant = Literal["file", "spans", "part"]
 """A variant of the file: as it is; without the post-processor, which may leave white space out of the offsets of
 tokens; or without the space before a text."""
@@ -127,10 +128,10 @@ class ForeignTokenizer(Tokenizer):
     def token_bytes(self, token: int) -> bytes:
         validate_ids([token], self.size)
         if self._pieces is None:
-            raise RequestError(
-                f"the decoder of this tokenizer ({self._decoder}) joins tokens, so single ones have no bytes:"
-                " training, regular expressions and bits per byte need them"
+            problem = (
+                f"the decoder of this tokenizer ({self._decoder['type']}) joins tokens, so single ones have no bytes"
             )
+            raise RequestError(f"{problem}: training, regular expressions and bits per byte need them")
         return self._pieces[token]
 
     def streamed_bytes(self, token: int) -> bytes:
@@ -138,7 +139,7 @@ class ForeignTokenizer(Tokenizer):
 
     @property
     def is_incremental(self) -> bool:
-        return self._decoder == "ByteLevel"
+        return bool(self._decoder["type"] == "ByteLevel")
 
     @cached_property
     def prefixes(self) -> TokenPrefixes | None:
@@ -150,15 +151,8 @@ class ForeignTokenizer(Tokenizer):
     @property
     def settings_json(self) -> str:
         """The contents of the tokenizer's file but for the tokenizer.json of the model."""
-        settings = {
-            "format": FORMAT,
-            "size": self.size,
-            "ends": self.ends,
-            "named": dict(self.named),
-            "chat_template": self.chat_template,
-            "split_special": self.split_special,
-        }
-        return json.dumps(settings, ensure_ascii=False)
+        settings = {name: getattr(self, name) for name in ("size", "ends", "named", "chat_template", "split_special")}
+        return json.dumps({"format": FORMAT, **settings, "named": dict(self.named)}, ensure_ascii=False)
 
     @property
     def is_lossless(self) -> bool:
@@ -196,9 +190,8 @@ class ForeignTokenizer(Tokenizer):
         return table
 
     @property
-    def _decoder(self) -> str:
-        """The type of the decoder."""
-        return str((self._table["decoder"] or {"type": "none"})["type"])
+    def _decoder(self) -> Mapping[str, Any]:
+        return self._table["decoder"] or {"type": "none"}
 
     @cached_property
     def _libraries(self) -> dict[tuple[_Variant, bool], HFTokenizer]:
@@ -208,9 +201,10 @@ class ForeignTokenizer(Tokenizer):
         """The library's tokenizer of a variant of the file; `split`: the text of special tokens is ordinary text."""
         if (variant, split) not in self._libraries:
             file = self.file
-            if variant != "file":
-                changed = _without_prefix(self._table) if variant == "part" else {**self._table, "post_processor": None}
-                file = json.dumps(changed)
+            if variant == "spans":
+                file = json.dumps({**self._table, "post_processor": None})
+            elif variant == "part":
+                file = json.dumps(json.loads(file, object_hook=_without_prefix))
             library = open_tokenizer(file)
             library.encode_special_tokens = split
             self._libraries[variant, split] = library
@@ -236,7 +230,7 @@ class ForeignTokenizer(Tokenizer):
     @cached_property
     def _pieces(self) -> tuple[bytes, ...] | None:
         """The bytes of each token inside a text; None if they depend on its neighbours."""
-        decode = _token_decoder(self._table["decoder"])
+        decode = _token_decoder(self._decoder)
         if decode is None:
             return None
         spellings = ((i, self._library().id_to_token(i)) for i in range(self.size))
@@ -264,47 +258,33 @@ def parse_foreign(table: Mapping[str, Any]) -> ForeignTokenizer:
 
 def open_tokenizer(file: str) -> HFTokenizer:
     """The library's tokenizer, without the padding and truncation of batches. Raises ValueError."""
-    try:
-        with _library_errors("the tokenizers library cannot read it"):
-            tokenizer = HFTokenizer.from_str(file)
-    except RequestError as error:
-        raise ValueError(error.message) from None
+    with _library_errors("the tokenizers library cannot read it", ValueError):
+        tokenizer = HFTokenizer.from_str(file)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 
 
 @contextmanager
-def _library_errors(problem: str) -> Iterator[None]:
-    """Raise RequestError for whatever the library raises: plain exceptions, and panics, which are none."""
+def _library_errors(problem: str, kind: type[Exception] = RequestError) -> Iterator[None]:
+    """Raise an error of `kind` for whatever the library raises: plain exceptions, and panics, which are none."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        reason = " ".join(str(error).split())
-        raise RequestError(f"{problem}: {reason:.200}") from None
+        raise kind(f"{problem}: {' '.join(str(error).split()):.200}") from None
 
 
-def _without_prefix(part: Any) -> Any:
-    """A parsed file, or a part of it, without what puts a space before a text."""
-    if isinstance(part, list):
-        return [_without_prefix(one) for one in part if not (isinstance(one, dict) and one.get("type") == "Prepend")]
-    if not isinstance(part, dict):
-        return part
-    if part.get("type") == "Prepend":
-        return None
-    never = {"add_prefix_space": False, "prepend_scheme": "never"}
-    if "model" in part:  # a vocabulary has nothing of the kind, and is large
-        never["model"] = part["model"]
-    return {key: never[key] if key in never else _without_prefix(value) for key, value in part.items()}
+def _without_prefix(part: dict[str, Any]) -> dict[str, Any]:
+    """An object of a parsed file without the space before a text. A vocabulary has ids, and no type."""
+    is_step = isinstance(part.get("type"), str)
+    return {key: _NO_PREFIX.get(key, value) for key, value in part.items()} if is_step else part
 
 
-def _token_decoder(decoder: Mapping[str, Any] | None) -> Callable[[str], bytes] | None:
+def _token_decoder(decoder: Mapping[str, Any]) -> Callable[[str], bytes] | None:
     """From the spelling of a token inside a text to its bytes; None if its neighbours matter, too."""
-    if decoder is None:
-        return None
-    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    steps = decoder.get("decoders", [decoder])  # of a sequence
     replaced: list[tuple[str, str]] = []
     for step in steps:
         match step:

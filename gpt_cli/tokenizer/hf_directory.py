@@ -14,15 +14,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
+
 from gpt_cli.files import read_file
-from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, byte_level, isolated
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, byte_level, isolated, parse_object
 from gpt_cli.tokenizer.foreign import ForeignTokenizer, open_tokenizer
 
 CHAT_TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 FILES = (CONFIG, "special_tokens_map.json", CHAT_TEMPLATE, "generation_config.json")
 """The files that are read beside tokenizer.json and config.json."""
 _LIMIT = 16 << 20  # bytes of each
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 _CLASS_OF_MODEL = {"gpt2": "GPT2Tokenizer", "qwen3": "Qwen2Tokenizer"}  # where tokenizer_config.json names none
 _CLASS_NAMES = {  # the special tokens that a class has where no other is named
@@ -40,22 +42,21 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
 
     `size` None: as many as there are ids. Raises ValueError for files that are damaged or do not fit together.
     """
-    table = _parse("tokenizer.json", file)
-    added = table.setdefault("added_tokens", [])
-    if not isinstance(table.get("model"), dict) or not isinstance(added, list) or not all(map(_is_added_token, added)):
-        raise ValueError("it has no model, or its added_tokens are no list of tokens")
+    table = parse_object(file, "tokenizer.json")
+    table.setdefault("added_tokens", [])
+    if not isinstance(table.get("model"), dict):
+        raise ValueError("it has no model")
     settings = _read(directory / CONFIG)
     if "added_tokens_decoder" not in settings:
         settings = _read(directory / "special_tokens_map.json") | settings
     model_type = str(_read(directory / "config.json").get("model_type"))
     kind = str(settings.get("tokenizer_class") or _CLASS_OF_MODEL.get(model_type)).removesuffix("Fast")
-    special = _CLASS_NAMES[kind] if _rebuild(table, kind, settings) else {}
-    padding = table.get("padding")
-    padding = {"pad_token": padding.get("pad_token")} if isinstance(padding, dict) else {}
-    chosen = {key: value for key, value in settings.items() if key.endswith("_token") and _content(value) is not None}
-    special = special | {name: value for name, value in (padding | chosen).items() if value}
-    _declare_tokens(table, settings, special)
-    ids = _number_tokens(table)
+    special: dict[str, Any] = dict(_CLASS_NAMES[kind]) if _rebuild(table, kind, settings) else {}
+    if isinstance(table.get("padding"), dict) and (padding := table["padding"].get("pad_token")):
+        special["pad_token"] = padding
+    chosen = {key: value for key, value in settings.items() if key.endswith("_token") and value}
+    special |= {key: value for key, value in chosen.items() if _content(value) is not None}
+    ids = _declare_tokens(table, settings, special)
     size = max(ids.values(), default=-1) + 1 if size is None else size
     named = {name: text for name, value in special.items() if (text := _content(value)) is not None}
     ends = _ends(directory, ids.get(named.get("eos_token", "")))
@@ -67,10 +68,6 @@ def read_hf_directory(directory: Path, file: str, size: int | None = None) -> Fo
         chat_template=chat_template(directory),
         split_special=settings.get("split_special_tokens") is True,
     )
-
-
-def _is_added_token(value: Any) -> bool:
-    return isinstance(value, dict) and type(value.get("id")) is int and isinstance(value.get("content"), str)
 
 
 def _rebuild(table: dict[str, Any], kind: str, settings: Mapping[str, Any]) -> bool:
@@ -97,25 +94,28 @@ def _rebuild(table: dict[str, Any], kind: str, settings: Mapping[str, Any]) -> b
     return True
 
 
-def _declare_tokens(table: dict[str, Any], settings: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-    """Bring `added_tokens` up to date: flags in tokenizer_config.json, and special tokens that only a name declares."""
-    vocabulary = _vocabulary(table)
-    added = {token["content"]: dict(token) for token in table["added_tokens"]}
+def _declare_tokens(table: dict[str, Any], settings: Mapping[str, Any], named: Mapping[str, Any]) -> dict[str, int]:
+    """Bring `added_tokens` up to date: flags in tokenizer_config.json, and special tokens that only a name declares.
+
+    Return the ids of all tokens, in which the library leaves no gaps.
+    """
+    library = open_tokenizer(json.dumps(table))
+    added = {token.content: _flags(token) for token in library.get_added_tokens_decoder().values()}
     for value, is_special in _declarations(settings, named):
-        text = _content(value)
-        if not text:
-            continue
-        token = added.get(text)
-        if token is None:
-            largest = max((other["id"] for other in added.values()), default=-1)
-            token = {"id": vocabulary.get(text, max(largest + 1, len(vocabulary))), "content": text}
-        if text not in added or not is_special:
-            flags = value if isinstance(value, dict) else {}
-            token |= {flag: flags.get(flag) is True for flag in _FLAGS}
-            is_special = is_special or flags.get("special") is True
-        # What the file calls special stays so: the library does not forget it.
-        added[text] = token | {"special": is_special or token.get("special") is True}
-    table["added_tokens"] = sorted(added.values(), key=lambda token: token["id"])
+        if text := _content(value):
+            old = added.get(text, {})
+            flags = old if old and is_special else value if isinstance(value, dict) else {}
+            added[text] = {flag: flags.get(flag) is True for flag in _FLAGS}
+            # What the file calls special stays so: the library does not forget it.
+            added[text]["special"] |= is_special or old.get("special") is True
+    library.add_tokens([AddedToken(text, **flags) for text, flags in added.items()])
+    tokens = sorted(library.get_added_tokens_decoder().items())
+    table["added_tokens"] = [{"id": i, "content": token.content, **_flags(token)} for i, token in tokens]
+    return library.get_vocab(with_added_tokens=True)
+
+
+def _flags(token: AddedToken) -> dict[str, bool]:
+    return {flag: getattr(token, flag) for flag in _FLAGS}
 
 
 def _declarations(settings: Mapping[str, Any], named: Mapping[str, Any]) -> Iterator[tuple[Any, bool]]:
@@ -130,24 +130,6 @@ def _declarations(settings: Mapping[str, Any], named: Mapping[str, Any]) -> Iter
         if not isinstance(extra, list | dict):
             raise ValueError(f"{key} is {extra!r:.80}")
         yield from ((value, True) for value in (extra.values() if isinstance(extra, dict) else extra))
-
-
-def _number_tokens(table: dict[str, Any]) -> dict[str, int]:
-    """The ids of all tokens, in which the library leaves no gaps; `added_tokens` are renumbered likewise."""
-    tokenizer = open_tokenizer(json.dumps(table))
-    for token in table["added_tokens"]:
-        token["id"] = tokenizer.token_to_id(token["content"])
-    return tokenizer.get_vocab(with_added_tokens=True)
-
-
-def _vocabulary(table: Mapping[str, Any]) -> dict[str, int]:
-    """The ids of the model's own tokens."""
-    vocab = table["model"].get("vocab")
-    if isinstance(vocab, list):  # of a unigram model: pieces with their scores
-        return {piece[0]: i for i, piece in enumerate(vocab)}
-    if not isinstance(vocab, dict) or not all(type(i) is int for i in vocab.values()):
-        raise ValueError("its vocabulary is neither a table nor a list")
-    return dict(vocab)
 
 
 def _ends(directory: Path, own: int | None) -> list[int]:
@@ -179,14 +161,4 @@ def _content(value: Any) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     """The object in a JSON file; {} where there is no file. Raises ValueError for anything else."""
-    return _parse(path.name, read_file(path, _LIMIT).decode()) if path.is_file() else {}
-
-
-def _parse(name: str, text: str) -> dict[str, Any]:
-    try:
-        table = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is not JSON: {error}") from None
-    if not isinstance(table, dict):
-        raise ValueError(f"{name} is not a JSON object")
-    return table
+    return parse_object(read_file(path, _LIMIT).decode(), path.name) if path.is_file() else {}

@@ -1,6 +1,5 @@
 """Load a tokenizer of any kind from its file, which is not trusted, and compare it with a config."""
 
-import json
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -14,7 +13,7 @@ from gpt_cli.tokenizer import alphabets, foreign
 from gpt_cli.tokenizer.alphabets import ByteTokenizer, CharTokenizer
 from gpt_cli.tokenizer.base import Tokenizer
 from gpt_cli.tokenizer.bpe import BPETokenizer
-from gpt_cli.tokenizer.bpe_vocabulary import read_gpt2_files, read_vocabulary
+from gpt_cli.tokenizer.bpe_vocabulary import parse_object, read_gpt2_files, read_vocabulary
 from gpt_cli.tokenizer.hf_directory import read_hf_directory
 from gpt_cli.tokenizer.tiktoken_file import is_tiktoken, read_tiktoken
 
@@ -79,7 +78,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: TokenizerConfig, where: str) -
 
 def parse_tokenizer(text: str) -> Tokenizer:
     """The tokenizer of the text of a tokenizer.json. Raises ValueError with the reason."""
-    return _parse_json(_load_json(text))
+    return _parse_json(parse_object(text, distinct=True))
 
 
 def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
@@ -87,8 +86,8 @@ def _parse_file(path: Path, data: bytes, pattern: Pattern | None) -> Tokenizer:
         return BPETokenizer(read_tiktoken(data, pattern))
     text = data.decode()
     if text.startswith("#version"):
-        return BPETokenizer(read_gpt2_files(_load_json(_read_sibling(path)), text))
-    file = _load_json(text)
+        return BPETokenizer(read_gpt2_files(parse_object(_read_sibling(path), distinct=True), text))
+    file = parse_object(text, distinct=True)
     if file and all(type(value) is int for value in file.values()):
         return BPETokenizer(read_gpt2_files(file, _read_sibling(path)))
     try:
@@ -126,24 +125,3 @@ def _parse_json(file: dict[str, Any]) -> Tokenizer:
         case {"model": _}:
             return BPETokenizer(read_vocabulary(file))
     raise ValueError("it has neither a format nor a model")
-
-
-def _load_json(text: str) -> dict[str, Any]:
-    try:
-        file = json.loads(text, object_pairs_hook=_distinct_keys, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    if not isinstance(file, dict):
-        raise ValueError("it has neither a format nor a model")
-    return file
-
-
-def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError("a key is there twice")
-    return table
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern
@@ -106,13 +107,10 @@ def _recover_merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[int, int, int]
 def _split(token: bytes, limit: int, ranks: Mapping[bytes, int]) -> list[bytes]:
     """The parts of a token after the merges of ranks below `limit`."""
     parts = [token[i : i + 1] for i in range(len(token))]
-    pairs = [ranks.get(token[i : i + 2], limit) for i in range(len(token) - 1)]
-    while len(parts) > 2 and (lowest := min(pairs)) < limit:
+    while len(parts) > 2:
+        pairs = [ranks.get(left + right, limit) for left, right in pairwise(parts)]
+        if (lowest := min(pairs)) == limit:
+            break
         i = pairs.index(lowest)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        del pairs[i]
-        if i > 0:
-            pairs[i - 1] = ranks.get(parts[i - 1] + parts[i], limit)
-        if i < len(pairs):
-            pairs[i] = ranks.get(parts[i] + parts[i + 1], limit)
     return parts

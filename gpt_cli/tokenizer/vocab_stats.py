@@ -1,6 +1,5 @@
 """Statistics of a vocabulary and its use."""
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,7 +7,6 @@ import numpy.typing as npt
 
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.tokenizer.base import Tokenizer
-from gpt_cli.tokenizer.bpe import BPETokenizer
 
 _CHUNK = 1 << 24  # ids counted at once, to bound the memory
 
@@ -23,16 +21,6 @@ class SlicedIds(Protocol):
     def __getitem__(self, index: slice, /) -> npt.NDArray[Any]: ...
 
 
-@dataclass(frozen=True)
-class Merge:
-    """A merge of a BPE: the bytes of its pair, the merged id, and the count of that id."""
-
-    left: bytes
-    right: bytes
-    token: int
-    count: int
-
-
 def count_ids(ids: SlicedIds, vocab_size: int) -> Counts:
     """(vocab_size,) how often each id occurs in `ids`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
@@ -41,23 +29,9 @@ def count_ids(ids: SlicedIds, vocab_size: int) -> Counts:
     return counts
 
 
-def unused_ids(counts: Counts) -> list[int]:
-    """The ids that do not occur."""
-    return [int(token) for token in np.flatnonzero(counts == 0)]
-
-
 def longest_tokens(tokenizer: Tokenizer, limit: int) -> list[int]:
     """The `limit` ids whose tokens have the most bytes, the lower id first among equals."""
     return sorted(range(tokenizer.vocab_size), key=lambda token: (-len(tokenizer.token_bytes(token)), token))[:limit]
-
-
-def merges(tokenizer: BPETokenizer, counts: Counts) -> list[Merge]:
-    """The merges in the order in which they were learned, with counts."""
-    tokens = tokenizer.vocabulary.tokens
-    return [
-        Merge(tokens[left], tokens[right], merged, int(counts[merged]))
-        for left, right, merged in tokenizer.vocabulary.merges
-    ]
 
 
 def repr_token(token: bytes) -> str:
