@@ -1,5 +1,5 @@
 """Statistics of a text before training: duplicates, contamination, n-gram baselines, compression.
 
-Read first: `scanner.py` (one pass in bounded memory), then `text_report.py`.
+Read first: `inspection.py` (one pass in bounded memory), then `text_report.py`.
 Never: changes a text, or imports torch.
 """

@@ -1,39 +1,18 @@
-"""Results of an inspection."""
+"""The results of an inspection, and the advice that follows from them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpt_cli.analysis.baselines import Baseline
-from gpt_cli.analysis.characters import CharacterCount
-from gpt_cli.analysis.lines import LineStats
+from gpt_cli.analysis.counts import CharacterCount, LineStats
+from gpt_cli.analysis.duplicates import CopiedPassage, DuplicateCount, RepeatedLine
+from gpt_cli.terminal.words import plural
 
-
-@dataclass(frozen=True)
-class DuplicateCount:
-    """Number of duplicates among the items compared."""
-
-    compared: int
-    """All items, or those whose hash is in the sample."""
-    copies: int
-    """Items that equal an earlier one."""
-
-    @property
-    def share(self) -> float:
-        """Share of copies; 0 if nothing was compared."""
-        return self.copies / self.compared if self.compared else 0.0
-
-
-@dataclass(frozen=True)
-class RepeatedLine:
-    text: str
-    count: int
-
-
-@dataclass(frozen=True)
-class CopiedPassage:
-    """A passage of the validation text that is also in the training text."""
-
-    text: str
-    characters: int
+_SHORT = 200_000  # characters
+_FEWEST_HELD_OUT = 100  # characters; what xz writes is a multiple of four bytes
+_REPEATED = 0.005  # nats per character, which is shown as 0.00
+_LARGE_ALPHABET = 512
+_REPLACEMENT = "U+FFFD"
 
 
 @dataclass(frozen=True)
@@ -50,7 +29,7 @@ class Contamination:
 
 @dataclass(frozen=True)
 class TextReport:
-    """The inspection of a text. Counts are of the whole text unless a field says that they are of a sample."""
+    """The inspection of a text. Counts are of the whole text unless a field is documented as that of a sample."""
 
     characters: int
     bytes: int
@@ -79,3 +58,76 @@ class TextReport:
 
     def baseline(self, name: str) -> Baseline:
         return next(baseline for baseline in self.baselines if baseline.name == name)
+
+
+def advise(report: TextReport) -> list[str]:
+    """Return a good loss to reach, then problems, the most severe first."""
+    problems = [*_copy_problems(report), *_character_problems(report)]
+    if not problems and report.distinct_characters > 1:
+        problems = ["No problems found."]
+    return [_good_loss(report), *problems]
+
+
+def _good_loss(report: TextReport) -> str:
+    best = min(report.baselines, key=lambda baseline: baseline.bits_per_character)
+    if report.distinct_characters < 2:
+        return "The text is one character throughout: there is nothing to learn from it."
+    if report.measured_on < _FEWEST_HELD_OUT:
+        return "The validation text is too short to predict a good loss."
+    if best.nats_per_character < _REPEATED:
+        return f"The validation text repeats the training text, as {best.name} shows: a loss near 0 means only that."
+    return (
+        f"A good loss is below {best.nats_per_character:.2f} nats per character"
+        f" ({best.bits_per_byte:.2f} bits per byte), which {best.name} reaches; above"
+        f" {report.baseline('bigram').nats_per_character:.2f} a model has learned no more than which character follows"
+        " which."
+    )
+
+
+def _copy_problems(report: TextReport) -> Iterator[str]:
+    if (leaked := report.leak.passages.share) >= 0.01:
+        yield (
+            f"{leaked:.1%} of the validation passages also occur in the training text: the validation loss will look"
+            " better than the model is. Remove copies, or hold out other documents."
+        )
+    if copies := report.duplicate_documents.copies:
+        are_copies = "is a copy" if copies == 1 else "are copies"
+        yield (
+            f"{plural(copies, 'document')} {are_copies} of an earlier one. Remove duplicates: a model memorises them,"
+            " and they may fall on both sides of the split."
+        )
+    if (repeated := report.duplicate_lines.share) >= 0.05:
+        yield f"{repeated:.1%} of the long lines are copies of an earlier one. Remove them if they are not meant."
+
+
+def _character_problems(report: TextReport) -> Iterator[str]:
+    if any(character.code_point == _REPLACEMENT for character in report.invisible):
+        yield (
+            f"The text contains {_REPLACEMENT}, which replaces bytes that could not be decoded. Read the original"
+            " file in its own encoding."
+        )
+    elif report.invisible:
+        yield (
+            "The text contains invisible characters, listed above. Joiners belong to some scripts and to emoji; remove"
+            " the others."
+        )
+    lines = report.lines
+    kinds = ((lines.crlf, "a carriage return and newline (CRLF)"), (lines.cr, "a carriage return alone (CR)"))
+    if found := [f"{count:,} of {lines.ends:,} line ends are {kind}" for count, kind in kinds if count]:
+        yield f"{', '.join(found)}: the model learns to write them. Save the file with line feeds (LF)."
+    if report.distinct_characters > _LARGE_ALPHABET:
+        yield (
+            f"{report.distinct_characters:,} distinct characters are a large vocabulary: bytes or BPE suit this text"
+            " better."
+        )
+    elif report.rare:
+        occur = "occurs" if len(report.rare) == 1 else "occur"
+        yield (
+            f"{len(report.rare):,} of {report.distinct_characters:,} characters {occur} fewer than 5 times: too few to"
+            " train a token. Replace them, or use bytes or BPE."
+        )
+    if report.characters < _SHORT:
+        yield (
+            f"{report.characters:,} characters are few: a model memorises them soon. Use a small model, dropout and"
+            " train.patience."
+        )

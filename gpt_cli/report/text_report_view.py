@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from textwrap import fill
 
-from gpt_cli.analysis.advice import advise
-from gpt_cli.analysis.characters import CharacterCount
-from gpt_cli.analysis.lines import MAX_COUNTED
-from gpt_cli.analysis.text_report import DuplicateCount, TextReport
+from gpt_cli.analysis.counts import MAX_COUNTED, CharacterCount
+from gpt_cli.analysis.duplicates import DuplicateCount
+from gpt_cli.analysis.text_report import TextReport, advise
 from gpt_cli.terminal.escape import shorten
 from gpt_cli.terminal.table import render_cell, render_pairs, render_table
 from gpt_cli.terminal.words import plural

@@ -66,9 +66,9 @@ def inspect(
     if window is not None:
         _show_window(corpus, window, keys, json=json)
         return
-    from gpt_cli.analysis.advice import advise
-    from gpt_cli.analysis.scanner import inspect_text
+    from gpt_cli.analysis.inspection import inspect_text
     from gpt_cli.analysis.split_text import SplitText
+    from gpt_cli.analysis.text_report import advise
     from gpt_cli.corpus.detect import propose_lines
     from gpt_cli.report.text_report_view import render_inspection
     from gpt_cli.terminal.progress import stage_progress
