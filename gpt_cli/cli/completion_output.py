@@ -11,7 +11,7 @@ from gpt_cli.errors import UserError
 from gpt_cli.literals import Device
 
 if TYPE_CHECKING:
-    from gpt_cli.corpus.examples.tokens import Examples
+    from gpt_cli.corpus.examples import Examples
     from gpt_cli.run.checkpoint import Checkpoint
 
 _AT_ONCE = 64

@@ -10,26 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.blocks import SPLITS, Split, count_characters
-from gpt_cli.corpus.store import SplitStats, Tokens
+from gpt_cli.corpus.blocks import count_characters
+from gpt_cli.corpus.blocks import SPLITS, Split
+from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.tokenizer import Ids, Tokenizer, UnknownCharacters, train_tokenizer
 
-VOCABULARY_HINT = (
-    "a tokenizer learned from this very text, or one of bytes or bpe, knows them; a model that is trained further"
-    " (train.init_from) keeps its own, and needs a text without them"
-)
 
-
-class _HasText(Protocol):
+class _Member(Protocol):
     """An example or a labelled text."""
 
     @property
     def text(self) -> str: ...
 
 
-T = TypeVar("T", bound=_HasText)
+T = TypeVar("T", bound=_Member)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,39 +56,49 @@ class Prepared(Generic[Encoded]):
     tokenizer: Tokenizer
     splits: dict[Split, Encoded]
     stats: dict[Split, SplitStats]
+    """Each example or labelled text counts as a document."""
     fingerprint: str
     """sha256 (hex) of all of them."""
+
+    @classmethod
+    def of(
+        cls, division: tuple[dict[Split, list[T]], str], tokenizer: Tokenizer, encode: Callable[[list[T]], Encoded]
+    ) -> "Prepared[Encoded]":
+        """Encode each split of the result of `divide`. Raises as `encode` does."""
+        splits, fingerprint = division
+        encoded, stats = {split: encode(members) for split, members in splits.items()}, {}
+        for split, members in splits.items():
+            texts, tokens = [member.text.encode() for member in members], encoded[split]
+            sizes = sum(map(count_characters, texts)), sum(map(len, texts))
+            stats[split] = SplitStats(*sizes, len(tokens.tokens), len(tokens), tokens.starts[:-1])
+        return Prepared(tokenizer, encoded, stats, fingerprint)
 
 
 def divide(
     data: DataConfig,
-    kind: str,
     read: Callable[[str], Iterable[T]],
     content: Callable[[T], object],
     assign: Callable[[list[T], float, float], Iterable[int]],
 ) -> tuple[dict[Split, list[T]], str]:
-    """The members of each split, and the fingerprint of all; training members are repeated by their source's weight.
+    """Return the members of each split, and the fingerprint of all; weights of sources repeat training members.
 
-    `read(source)` returns the members of a source, called `kind` in the UserError where there are none, and `content`
-    what the fingerprint is of. `assign(members, val_fraction, test_fraction)` returns the index into SPLITS of each.
-    `data.val_source` replaces the validation split.
+    `read(source)` returns the members of a source, and `content` what the fingerprint is of. `assign(members,
+    val_fraction, test_fraction)` returns the index into SPLITS of each. `data.val_source` replaces the validation
+    split. Raises UserError for a source without members.
     """
     digest = hashlib.sha256()
 
     def read_hashed(source: str) -> list[T]:
         members = list(read(source))
         if not members:
-            raise UserError(f"{source} has no {kind}")
+            raise UserError(f"{source} has no {'texts' if data.format == 'labelled' else 'examples'}")
         for member in members:
             digest.update(hashlib.sha256(json.dumps(content(member)).encode()).digest())
         return members
 
     splits: dict[Split, list[T]] = {split: [] for split in SPLITS[: 3 if data.test_fraction else 2]}
-    weighted = [
-        (member, weight)
-        for source, weight in zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
-        for member in read_hashed(source)
-    ]
+    sources = zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
+    weighted = [(member, weight) for source, weight in sources for member in read_hashed(source)]
     val_fraction = 0.0 if data.val_sources else data.val_fraction
     units = assign([member for member, _ in weighted], val_fraction, data.test_fraction)
     for (member, weight), unit in zip(weighted, units, strict=True):
@@ -104,12 +110,12 @@ def divide(
 
 
 def learn_from_divided(
-    splits: Mapping[Split, Sequence[_HasText]],
+    splits: Mapping[Split, Sequence[_Member]],
     training_texts: Callable[[], Iterable[str]],
     config: TokenizerConfig,
     note: Notify,
 ) -> Tokenizer:
-    """The tokenizer of a config. An alphabet is that of all texts; BPE is trained on `training_texts`."""
+    """Learn the tokenizer of a config: an alphabet from all texts, BPE from `training_texts`."""
     if config.file is not None or config.kind != "bpe":
         return train_tokenizer((member.text for members in splits.values() for member in members), config)
     if config.vocab_size is None:
@@ -121,7 +127,7 @@ def learn_from_divided(
 
 
 def encode_member(encode: Callable[[str], Ids], text: str, where: str) -> Ids:
-    """The ids of `text`. Raises as `encode` does; UnknownCharacters with the location `where`."""
+    """Encode a text. Raises as `encode` does; UnknownCharacters with the place `where`."""
     try:
         return encode(text)
     except UnknownCharacters as error:
@@ -129,9 +135,6 @@ def encode_member(encode: Callable[[str], Ids], text: str, where: str) -> Ids:
         raise
 
 
-def stats_of(members: Sequence[_HasText], encoded: EncodedTexts) -> SplitStats:
-    """The statistics of a split; each of its members counts as a document."""
-    texts = [member.text.encode() for member in members]
-    return SplitStats(
-        sum(map(count_characters, texts)), sum(map(len, texts)), len(encoded.tokens), len(encoded), encoded.starts[:-1]
-    )
+def join_ids(parts: Sequence[Ids], tokenizer: Tokenizer) -> Tokens:
+    """Concatenate ids in the type of a store."""
+    return to_token_dtype(np.concatenate([np.zeros(0, dtype=np.uint32), *parts]), tokenizer.vocab_size)

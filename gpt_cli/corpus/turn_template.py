@@ -31,21 +31,21 @@ class TurnTemplate:
 
     @classmethod
     def of(cls, data: DataConfig) -> Self | None:
-        """That of a run's `data`; None where it learned text."""
+        """Return the template of a run's `data`; None where it learned text."""
         return None if data.format in ("text", "labelled") else cls(data.format, data.prompt_end, data.completion_end)
 
     @classmethod
     def from_jinja(cls, source: str) -> Self | None:
-        """The template of which `source` is the `to_jinja`; None for any other."""
+        """Return the template of which `source` is the `to_jinja`; None for any other."""
         try:  # older exports escape all control characters
             source = _STRING.sub(lambda match: _jinja_string(json.loads(match[0], strict=False)), source)
         except ValueError:  # Jinja has escapes that JSON lacks
             return None
-        for kind, refused in product(("pairs", "chat"), (None, "", "'")):
-            rest = source if refused is None else source.replace(_guard(kind, refused), "")
+        for form, refused in product(("pairs", "chat"), (None, "", "'")):
+            rest = source.replace(_guard(form, refused), "") if refused is not None else source
             strings = (json.loads(string, strict=False) for string in _STRING.findall(rest))
             ends = [string for string in strings if string != ROLES[-1]][:2]
-            if len(ends) == 2 and all(ends) and (template := cls(kind, *ends)).to_jinja(refused) == source:
+            if len(ends) == 2 and all(ends) and (template := cls(form, *ends)).to_jinja(refused) == source:
                 return template
         return None
 
@@ -59,7 +59,7 @@ class TurnTemplate:
         return self.prompt_end, self.completion_end
 
     def message(self, role: str, text: str) -> str:
-        """A message of a chat."""
+        """Return a message of a chat."""
         return f"{role}{self.prompt_end}{text}{self.completion_end}"
 
     @property
@@ -68,23 +68,23 @@ class TurnTemplate:
         return f"{ROLES[-1]}{self.prompt_end}"
 
     def to_jinja(self, refused: str | None = None) -> str:
-        """The chat template of Transformers: it makes of messages the text that the model continues, or learns.
+        """Return the chat template of Transformers: messages become the text that the model continues, or learns.
 
         It raises an exception for answers that begin with `refused`.
         """
-        begin, end, answer = map(_jinja_string, (self.prompt_end, self.completion_end, ROLES[-1]))
+        begin, end, answer = map(_jinja_string, (*self.marks, ROLES[-1]))
         guard = "" if refused is None else _guard(self.format, refused)
-        if not self.is_chat:
-            pair = f"{{{{ messages[-2]['content'] + {begin} + messages[-1]['content'] + {end} }}}}"
-            prompt = f"{{{{ messages[-1]['content'] + {begin} }}}}"
-            return f"{guard}{{% if messages[-1]['role'] == {answer} %}}{pair}{{% else %}}{prompt}{{% endif %}}"
-        message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
-        next_answer = f"{{% if add_generation_prompt %}}{{{{ {answer} + {begin} }}}}{{% endif %}}"
-        return f"{{% for m in messages %}}{guard}{message}{{% endfor %}}{next_answer}"
+        if self.is_chat:
+            message = f"{{{{ m['role'] + {begin} + m['content'] + {end} }}}}"
+            next_answer = f"{{% if add_generation_prompt %}}{{{{ {answer} + {begin} }}}}{{% endif %}}"
+            return f"{{% for m in messages %}}{guard}{message}{{% endfor %}}{next_answer}"
+        pair = f"{{{{ messages[-2]['content'] + {begin} + messages[-1]['content'] + {end} }}}}"
+        prompt = f"{{{{ messages[-1]['content'] + {begin} }}}}"
+        return f"{guard}{{% if messages[-1]['role'] == {answer} %}}{pair}{{% else %}}{prompt}{{% endif %}}"
 
 
 def _guard(form: str, refused: str) -> str:
-    """The part of a chat template that refuses an answer."""
+    """Return the part of a chat template that refuses an answer."""
     message = "m" if form == "chat" else "messages[-1]"
     begins = f"{message}['content'].startswith({_jinja_string(refused)})"
     problem = _jinja_string("after its prompt this answer would not be encoded as the model learned it")
@@ -93,12 +93,12 @@ def _guard(form: str, refused: str) -> str:
 
 
 def _jinja_string(text: str) -> str:
-    """The literal of `text`, with no other escapes than llama.cpp's Jinja knows: it has no \\u0002."""
+    """Return the literal of `text`, with no other escapes than llama.cpp's Jinja knows: it has no \\u0002."""
     return "".join(('"', *(json.dumps(char)[1:-1] if char in _ESCAPED else char for char in text), '"'))
 
 
 def control_characters(*marks: str) -> set[str]:
-    """The control characters of `marks` that are not white space: no text has them, unless it imitates a template."""
+    """Return the control characters of `marks` but white space: a text has them only to imitate a template."""
     return {character for character in "".join(marks) if not character.isprintable() and not character.isspace()}
 
 

@@ -14,32 +14,20 @@ _LADDER = (
     *((2_048, 1_000_000), (1_024, 200_000), (512, 50_000), (384, 0)),
 )
 """(ids, minimum characters of the text), largest first."""
-
 _BYTES_AND_END = 257  # ids that every BPE has
 
 
 def choose_vocab_size(start: str, characters: int, pattern: Pattern) -> int:
-    """The vocabulary size of a BPE for a training text of `characters` characters that begins with `start`.
+    """Return the vocabulary size of a BPE for a training text of `characters` characters that begins with `start`.
 
-    It grows with the text, and is at most the number of merges it supports: one for each word, as `pattern` splits it,
-    that occurs twice.
+    It grows with the text, and is at most the number of merges it supports: one for each word of two or more letters
+    that occurs twice. A word after a space is counted apart, as in GPT-2's pattern: BPE can learn a merge for each.
     """
-    learnable = _BYTES_AND_END + _count_words(start[:COUNTED], pattern)
-    return next(
-        (size for size, min_characters in _LADDER if characters >= min_characters and size <= learnable),
-        min(learnable, 384),
-    )
-
-
-def _count_words(text: str, pattern: Pattern) -> int:
-    """The number of distinct words of two or more letters that occur at least twice.
-
-    A word after a space is counted apart from the same word without one, as in GPT-2's pattern: BPE can learn a merge
-    for each.
-    """
-    letter = r"[^\W\d_]"
-    marks = [character for character in set(text) if unicodedata.category(character)[0] == "M"]
+    text, letter = start[:COUNTED], r"[^\W\d_]"
+    marks = "".join(character for character in set(text) if unicodedata.category(character)[0] == "M")
     if marks and pattern not in CUTS_MARKS:  # a mark is a letter
-        letter = f"(?:{letter}|[{''.join(marks)}])"
+        letter = f"(?:{letter}|[{marks}])"
     words = Counter(match[0] for match in re.finditer(rf" ?{letter}{{2,}}", text))
-    return sum(count > 1 for count in words.values())
+    learnable = _BYTES_AND_END + sum(count > 1 for count in words.values())
+    sizes = (size for size, min_characters in _LADDER if characters >= min_characters and size <= learnable)
+    return next(sizes, min(learnable, 384))

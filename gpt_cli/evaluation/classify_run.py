@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts
+from gpt_cli.corpus.labelled import LabelledTexts
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify
 from gpt_cli.evaluation.bag_of_words import BagOfWords

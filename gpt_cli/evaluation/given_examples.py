@@ -5,11 +5,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.examples.read_examples import NoExamplesError, read_examples
-from gpt_cli.corpus.examples.tokens import Examples, encode_examples
-from gpt_cli.corpus.examples.training_example import CompletionEndError
-from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, encode_labelled
-from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
+from gpt_cli.corpus.examples import CompletionEndError, Examples, NoExamplesError, encode_examples, read_examples
+from gpt_cli.corpus.labelled import LabelledText, LabelledTexts, encode_labelled, read_labelled
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.records import MissingKeyError
 from gpt_cli.corpus.sources import find_files

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpt_cli.config import Config, load_config
 from gpt_cli.config.keys import replace_keys
-from gpt_cli.corpus.labelled.prepare_labelled import sort_labels
+from gpt_cli.corpus.labelled import sort_labels
 from gpt_cli.corpus.prepare import learn_tokenizer, prepare_corpus
 from gpt_cli.errors import Notify
 from gpt_cli.files.kinds import is_checkpoint

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.examples.tokens import COMPLETION_END, PROMPT, Examples
+from gpt_cli.corpus.examples import COMPLETION_END, PROMPT, Examples
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.tokenizer import Tokenizer, token_sizes

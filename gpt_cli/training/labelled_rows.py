@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpt_cli.config import Config
 from gpt_cli.config.keys import replace_keys
-from gpt_cli.corpus.labelled.prepare_labelled import LabelledTexts, sort_labels
+from gpt_cli.corpus.labelled import LabelledTexts, sort_labels
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.model.sequence_classifier import PADDING

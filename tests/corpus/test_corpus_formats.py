@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpt_cli.config import DataConfig
 from gpt_cli.corpus import decoding, hub, records
 from gpt_cli.corpus.decoding import decode
-from gpt_cli.corpus.examples.read_examples import read_examples
+from gpt_cli.corpus.examples import read_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError

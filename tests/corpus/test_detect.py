@@ -9,7 +9,7 @@ import pytest
 from gpt_cli.config import Config, dump_config, parse_config, to_yaml_scalar
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.detect import choose_keys, first_record
-from gpt_cli.corpus.examples.read_examples import read_examples
+from gpt_cli.corpus.examples import read_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.records import Record
 from gpt_cli.corpus.sources import read_documents
@@ -151,7 +151,7 @@ def test_a_text_under_the_only_key_that_can_hold_one_is_read(tmp_path: Path) -> 
     path = write_lines(tmp_path / "x.jsonl", [{"id": f"{n}", "body": f"The text number {n}."} for n in range(50)])
     config, reasons = fit(path)
     assert config.data.text_key == "body"
-    assert reasons[0].startswith("Its texts are under 'body'; data.text_key=KEY reads others.")
+    assert reasons[0].startswith("Records are read by data.text_key=body; data.text_key=KEY reads others.")
 
 
 def test_strings_of_a_list_are_documents_and_values_of_several_kinds_are_refused(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from gpt_cli.cli.main import main
 from gpt_cli.config import Config
 from gpt_cli.corpus import blocks
 from gpt_cli.corpus.store import TokenStore
-from gpt_cli.corpus.training_window import TrainingWindow
-from gpt_cli.report.window_view import render_window
+from gpt_cli.report.window_view import TrainingWindow, render_window
 from gpt_cli.shuffle import training_offset, windows_per_epoch
 from gpt_cli.tokenizer import ByteTokenizer
 from gpt_cli.training.batches import Batches

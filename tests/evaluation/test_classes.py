@@ -15,8 +15,7 @@ from torch.nn import functional as F
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, load_config, parse_config
-from gpt_cli.corpus.labelled.prepare_labelled import assign_by_label, sort_labels
-from gpt_cli.corpus.labelled.read_labelled import LabelledText, read_labelled
+from gpt_cli.corpus.labelled import LabelledText, assign_by_label, read_labelled, sort_labels
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.distributed.world import World
 from gpt_cli.errors import RequestError, UserError
@@ -301,12 +300,12 @@ BAD_FILES: dict[str, tuple[list[str], str, str | None]] = {
     "one label": (['{"text": "a", "label": "x"}', '{"text": "b", "label": "x"}'], "nothing to tell apart", ":1"),
     "seen once": (
         [*(f'{{"text": "{i}", "label": "{"xyz"[i % 3]}"}}' for i in range(9)), '{"text": "b", "label": "rare"}'],
-        "'rare' is seen once",
+        "1 of 4 labels occurs only once, such as 'rare'",
         ":10",
     ),
     "more classes than texts": (
         [f'{{"text": "{i}", "label": {i}}}' for i in range(9)],
-        "9 labels for 9 texts, and 9 of them are seen once",
+        "9 of 9 labels occur only once",
         ":1",
     ),
     "one text of a label": (
@@ -337,10 +336,10 @@ def test_what_cannot_be_learned_is_one_error_with_its_place(name, tmp_path, caps
 
 def test_a_label_of_validation_alone_and_one_that_the_config_does_not_name_are_told_with_their_place(texts, tmp_path):
     val_path = write(tmp_path / "val.jsonl", [{"text": "a", "label": "fruit"}, {"text": "b", "label": "stone"}])
-    with pytest.raises(UserError, match="'stone' is of no text that trains") as excinfo:
+    with pytest.raises(UserError, match="no training text has the label 'stone'") as excinfo:
         prepare(config_of(texts, f"data.val_source={val_path}"))
     assert excinfo.value.where == f"{val_path}:2"
-    assert excinfo.value.hint == "data.val_source=null holds out a part of data.source instead"
+    assert excinfo.value.suggestion == "data.val_source=null"
     with pytest.raises(UserError, match=r"'bird' is none of task\.labels") as excinfo:
         prepare(config_of(texts, "task.labels=[fruit, metal]"))
     assert excinfo.value.where is not None

@@ -15,8 +15,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.config import DataConfig, TokenizerConfig
-from gpt_cli.corpus.examples.tokens import encode_examples
-from gpt_cli.corpus.examples.training_example import CompletionEndError, make_chat, make_pair
+from gpt_cli.corpus.examples import CompletionEndError, encode_examples, make_chat, make_pair
 from gpt_cli.corpus.turn_template import ROLES, TurnTemplate
 from gpt_cli.errors import RequestError
 from gpt_cli.export.answer_borders import guarded_jinja, inexact_answers

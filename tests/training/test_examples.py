@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.config import Config, ModelConfig, dump_config, load_config, parse_config
-from gpt_cli.corpus.examples.read_examples import read_examples
+from gpt_cli.corpus.examples import read_examples
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.turn_template import TurnTemplate
 from gpt_cli.distributed.world import World
@@ -337,13 +337,13 @@ def corpus_error(tmp_path: Path, rows: list[object], *overrides: str) -> UserErr
             "no text under the key 'completion'; keys: prompt, de",
             "data.completion_key=prompt",
         ),
-        ([{"prompt": "a", "completion": ""}], (), "the completion is empty", "leave such examples out"),
-        ([{"prompt": "a", "completion": "b\x03"}], (), "which ends completions", "data.completion_end="),
+        ([{"prompt": "a", "completion": ""}], (), "the completion is empty", ""),
+        ([{"prompt": "a", "completion": "b\x03"}], (), "only the template may have", "data.completion_end="),
         ([{"prompt": 3, "completion": "b"}], (), "no text under the key 'prompt': it is a number", "data.prompt_key"),
         ([{"messages": "Hi"}], ("data.format=chat",), "the messages are not JSON", ""),
-        ([{"messages": [{"role": "user"}]}], ("data.format=chat",), "no role and content", '{"role": "user"'),
+        ([{"messages": [{"role": "user"}]}], ("data.format=chat",), "no role and content", ""),
         ([{"messages": [{"role": "bot", "content": "x"}]}], ("data.format=chat",), "no role 'bot'", "assistant"),
-        ([{"messages": CHAT[:2]}], ("data.format=chat",), "no message of the assistant", "leave such"),
+        ([{"messages": CHAT[:2]}], ("data.format=chat",), "no message of the assistant", ""),
     ],
 )
 def test_an_example_of_which_nothing_can_be_learned_is_one_error_with_its_line(
@@ -370,7 +370,7 @@ def test_what_holds_no_examples_is_refused(tmp_path, pairs):
     vocabulary.write_text('{"format": "gpt-char-1", "characters": "abc 0123456789"}\n', encoding="utf-8")
     with pytest.raises(RequestError) as caught:
         corpus_of(config_of(pairs, f"tokenizer.file={vocabulary}"))
-    assert "data.prompt_end=TEXT" in (caught.value.hint or "")
+    assert caught.value.suggestion == "data.prompt_end=TEXT"
 
 
 @pytest.mark.parametrize("prompt", ["a\x02b", "a\x03b"])

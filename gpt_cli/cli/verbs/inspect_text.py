@@ -90,8 +90,7 @@ def inspect(
 
 def _show_window(corpus: list[str], index: int, keys: dict[str, Any], *, json: bool) -> None:
     from gpt_cli.config import Config
-    from gpt_cli.corpus.training_window import CONTEXT_LENGTH, cut_window
-    from gpt_cli.report.window_view import render_window, window_json
+    from gpt_cli.report.window_view import CONTEXT_LENGTH, cut_window, render_window, window_json
 
     tokenizer, tokens = _training_tokens(corpus, keys)
     window = cut_window(tokens, index, Config().seed)
