@@ -9,9 +9,8 @@ from typing import Any
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.blocks import CorpusText, Split
 from gpt_cli.corpus.divide import Prepared
-from gpt_cli.corpus.examples.prepare_examples import divide_examples, learn_from_examples, prepare_examples
-from gpt_cli.corpus.examples.tokens import Examples
-from gpt_cli.corpus.labelled.prepare_labelled import (
+from gpt_cli.corpus.examples import Examples, divide_examples, learn_from_examples, prepare_examples
+from gpt_cli.corpus.labelled import (
     LabelledTexts,
     divide_labelled,
     learn_from_labelled,

@@ -225,9 +225,7 @@ class TokenizePipeline:
             if not (unknown := self._find_unknown_characters(tokenizer)):
                 message = "a newline separates the documents of a text, and the vocabulary lacks it"
                 raise RequestError(message) from error
-            raise RequestError(
-                UnknownCharacters(unknown).message, kind="set", keys=["tokenizer.kind"], choices=["bpe"]
-            ) from error
+            raise UnknownCharacters(unknown) from error
         for split in SPLITS[: 3 if self.data.test_fraction else 2]:
             if split not in counters or counters[split].characters < 2:
                 raise UserError(
