@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus.blocks import count_characters
-from gpt_cli.corpus.blocks import SPLITS, Split
+from gpt_cli.corpus.blocks import SPLITS, Split, count_characters
 from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, UserError

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from gpt_cli.config.derived import ROLES
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.divide import EncodedTexts, Prepared, divide, encode_member, join_ids, learn_from_divided
 from gpt_cli.corpus.readers import RECORD_SUFFIXES, ReaderOptions
 from gpt_cli.corpus.records import MissingKeyError, Record, encode_text, take_text
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.corpus.split import Split, assign_by_hash
+from gpt_cli.corpus.split import assign_by_hash
 from gpt_cli.corpus.turn_template import control_characters
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.escape import escape_control_chars

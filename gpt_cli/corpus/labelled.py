@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.divide import EncodedTexts, Prepared, divide, encode_member, join_ids, learn_from_divided
 from gpt_cli.corpus.readers import RECORD_SUFFIXES, ReaderOptions
 from gpt_cli.corpus.records import MissingKeyError, encode_text, take_text
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.corpus.split import Split
 from gpt_cli.errors import ErrorKind, Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.words import plural

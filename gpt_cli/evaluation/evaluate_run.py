@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gpt_cli.corpus.examples import Examples
 from gpt_cli.corpus.encode import encode_stream
+from gpt_cli.corpus.examples import Examples
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import find_files

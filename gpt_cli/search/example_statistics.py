@@ -5,9 +5,9 @@ from itertools import chain
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.examples import TrainingExample, divide_examples
 from gpt_cli.corpus.labelled import LabelledText, divide_labelled
-from gpt_cli.corpus.blocks import Split
 from gpt_cli.corpus.vocab_size import COUNTED
 from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.search.text_statistics import ExampleLengths, TextStatistics
