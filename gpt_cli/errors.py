@@ -14,7 +14,7 @@ OUT_OF_MEMORY_MESSAGES = ("out of memory", "DefaultCPUAllocator")
 ErrorKind = Literal[
     "set", "another run", "package", "no config", "no run", "no checkpoint", "no text", "damaged run", "run",
     "checkpoint", "token store", "foreign model", "runs folder", "config", "text", "classifier", "language model",
-    "no runs", "not finite", "unknown characters",
+    "no runs", "not finite", "unknown characters", "no corpus",
 ]  # fmt: skip
 """Class of an error; `cli.hints` has one way out for each."""
 

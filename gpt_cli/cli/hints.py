@@ -26,6 +26,7 @@ WAYS_OUT: Mapping[ErrorKind, str] = {
     "no runs": "gpt train TEXT",
     "not finite": "gpt train {path} run_dir=runs/NAME optim.lr=RATE",
     "unknown characters": "--unknown skip leaves them out",
+    "no corpus": "gpt data get {path}",
 }
 """The hint for each class of error."""
 _OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.corpus.archives import labelled_json_lines, read_member, read_pairs
-from gpt_cli.corpus.download import DownloadProgress, download
+from gpt_cli.corpus.download import DownloadProgress, downloaded
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
@@ -158,13 +158,11 @@ CORPORA: tuple[DatasetInfo, ...] = (
 
 
 def find_corpus(name: str) -> DatasetInfo:
-    """The corpus `name`. Raises RequestError, with the nearest name, if there is none."""
-    for corpus in CORPORA:
-        if corpus.name == name:
-            return corpus
-    names = [corpus.name for corpus in CORPORA]
-    meant = suggest(name, names)
-    raise RequestError(f"there is no known corpus '{name}'", choices=meant, hint=None if meant else "gpt data list")
+    """Return the corpus `name`. Raises RequestError, with the nearest names, if there is none."""
+    corpora = {corpus.name: corpus for corpus in CORPORA}
+    if name not in corpora:
+        raise RequestError(f"there is no known corpus '{name}'", choices=suggest(name, corpora) or list(corpora))
+    return corpora[name]
 
 
 def corpora_dir() -> Path:
@@ -172,26 +170,25 @@ def corpora_dir() -> Path:
 
 
 def corpus_path(corpus: DatasetInfo, root: Path) -> Path:
-    """The path of the text of `corpus` under `root`, downloaded or not."""
+    """Return the path of the text of `corpus` under `root`, downloaded or not."""
     return root / corpus.name / corpus.file_name
 
 
 def local_path(name: str) -> Path:
-    """The path of the text of a downloaded corpus, after verification; nothing is fetched.
+    """Return the path of the text of a downloaded corpus, after verification; nothing is fetched.
 
     Raises RequestError if it was not downloaded, DamagedError if it was changed since.
     """
     path = corpus_path(find_corpus(name), corpora_dir())
     if not os.path.lexists(path.parent):
-        raise RequestError(f"the corpus {name} is not on this machine", hint=f"gpt data get {name}")
+        raise RequestError(f"the corpus {name} is not on this machine", kind="no corpus", path=name)
     return _verified(path)
 
 
-def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress, loopback: bool = False) -> Path:
-    """The path of the verified text of `corpus` under `root`, downloaded unless it is there.
+def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress) -> Path:
+    """Return the path of the verified text of `corpus` under `root`, downloaded unless it is there.
 
-    Raises DamagedError if the files there were changed. Any other UserError leaves nothing under `root` but, after an
-    interruption, the beginning of the download, which the next call resumes. `loopback` as in `download`.
+    Raises DamagedError if the files there were changed, and as `downloaded` does.
     """
     path = corpus_path(corpus, root)
     if os.path.lexists(path.parent):
@@ -199,28 +196,31 @@ def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress,
     try:
         make_directory(root)
     except DiskError as error:
-        in_cache = root == corpora_dir()
-        hint = "GPT_CACHE names another folder: export GPT_CACHE=DIR" if in_cache else "name another with --to"
-        raise DiskError(error.message, hint=hint) from error
+        if root == corpora_dir():
+            error.message += " (GPT_CACHE names another folder)"
+        raise
     part = root / f"{corpus.name}.part"
-    download(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress, loopback=loopback)
     try:
-        with atomic_directory(path.parent) as temporary:
-            text = temporary / corpus.file_name
-            if corpus.tar_folder is not None:
-                write_file(text, labelled_json_lines(part, corpus.tar_folder, corpus.labels, corpus.text_limit))
-            elif corpus.zip_pair:
-                write_file(text, read_pairs(part, corpus.zip_pair, corpus.text_limit))
-            elif corpus.zip_member is not None:
-                write_file(text, read_member(part, corpus.zip_member, corpus.text_limit))
-            else:
-                with translate_os_errors("move", part):
-                    part.rename(text)
+        with (
+            downloaded(corpus.url, part, size=corpus.size, sha256=corpus.sha256, progress=progress) as file,
+            atomic_directory(path.parent) as temporary,
+        ):
+            _write_text(corpus, file, temporary / corpus.file_name)
     except ExistsError:  # another process was faster
         return _verified(path)
-    with translate_os_errors("remove", part):
-        part.unlink(missing_ok=True)
     return path
+
+
+def _write_text(corpus: DatasetInfo, file: Path, text: Path) -> None:
+    if corpus.tar_folder is not None:
+        write_file(text, labelled_json_lines(file, corpus.tar_folder, corpus.labels, corpus.text_limit))
+    elif corpus.zip_pair:
+        write_file(text, read_pairs(file, corpus.zip_pair, corpus.text_limit))
+    elif corpus.zip_member is not None:
+        write_file(text, read_member(file, corpus.zip_member, corpus.text_limit))
+    else:
+        with translate_os_errors("move", file):
+            file.rename(text)
 
 
 def _verified(path: Path) -> Path:
@@ -230,6 +230,7 @@ def _verified(path: Path) -> Path:
         if not path.exists():
             raise DamagedError(f"{path} is missing")
     except DamagedError as error:
-        error.hint = f"remove {path.parent} and download it again: gpt data get {path.stem}"
+        error.message += f"; remove {path.parent} to download it again"
+        error.kind, error.path = "no corpus", path.stem
         raise
     return path

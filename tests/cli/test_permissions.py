@@ -276,6 +276,6 @@ def test_without_a_cache_that_can_be_used_everything_works_and_says_how_to_have_
 
 
 def test_a_download_into_a_cache_that_cannot_be_used_says_how_to_have_another(work_dir):
-    rows = {"data get tiny-shakespeare": (1, "permission denied | OWNER) hint: GPT_CACHE names another folder")}
+    rows = {"data get tiny-shakespeare": (1, "permission denied | OWNER) (GPT_CACHE names another folder)")}
     check(work_dir, rows, GPT_CACHE=str(work_dir / "cache"))
     check(work_dir, rows, GPT_CACHE=str(work_dir / "home/.cache/gpt"))

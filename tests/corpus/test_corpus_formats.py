@@ -1,12 +1,9 @@
 """Tables, encodings and the hub: a document a row, any encoding by its name, the network only when asked."""
 
 import json
-import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -14,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt_cli.config import DataConfig
-from gpt_cli.corpus import decoding, hub, records
+from gpt_cli.corpus import decoding, records
 from gpt_cli.corpus.decoding import decode
 from gpt_cli.corpus.examples import read_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError, UserError
-from tests.support.command import ROOT
 
 
 def texts(
@@ -214,77 +210,3 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_json_lines_give_back_any_documents(tmp_path: Path, documents: list[str]) -> None:
     (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
     assert texts(tmp_path / "x.jsonl") == documents
-
-
-# The hub
-
-
-def test_without_a_network_hf_is_one_clear_error(gpt: Callable[..., Any], tmp_path: Path) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
-    (blocked / "sitecustomize.py").write_text(
-        "import socket\n"
-        "def refuse(*_, **__): raise OSError(101, 'Network is unreachable')\n"
-        "socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse\n"
-    )
-    path = f"{blocked}:{ROOT}"
-    completed = gpt(
-        "tokenize",
-        "hf:nobody/nothing",
-        PYTHONPATH=path,
-        HF_HOME=str(tmp_path / "hub"),
-        HF_ENDPOINT="http://127.0.0.1:9",
-    )
-    assert completed.rc == 1, completed.stderr
-    assert completed.stderr.startswith("error: cannot get hf:nobody/nothing from the Hugging Face hub")
-    assert "needs the network" in completed.stderr
-    assert len(completed.stderr.splitlines()) == 2
-    assert not (tmp_path / "tokens").exists()
-
-
-@pytest.mark.parametrize("name", ["hf:", "hf:x", "hf:/x", "hf:x/"])
-def test_a_name_that_is_no_data_set_is_a_wrong_request_and_touches_no_network(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(socket, "socket", lambda *_: pytest.fail("the network"))
-    with pytest.raises(RequestError, match="names no data set"):
-        texts(name)
-
-
-def test_no_other_source_loads_the_library_of_the_hub(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text("text " * 100)
-    check = (
-        "import sys; from gpt_cli.corpus.prepare import prepare_corpus; from gpt_cli.config import *;"
-        "prepare_corpus(DataConfig(source='x.txt'), TokenizerConfig(), cache=False, note=print);"
-        "sys.exit('huggingface_hub' in sys.modules)"
-    )
-    completed = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=False)
-    assert completed.returncode == 0
-
-
-def test_the_files_of_a_data_set_come_from_the_revision_that_was_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests: list[dict[str, Any]] = []
-
-    class Api:
-        def repo_info(self, **options: Any) -> Any:
-            requests.append(options)
-            names = ["README.md", "data/train-1.jsonl", "data/train-0.jsonl", "data/test.jsonl"]
-            return SimpleNamespace(sha="abc", siblings=[SimpleNamespace(rfilename=name, size=9) for name in names])
-
-    def get(filename: str, **options: Any) -> str:
-        requests.append(options)
-        path = tmp_path / Path(filename).name
-        path.write_text(json.dumps({"text": filename}))
-        return str(path)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfApi=Api, hf_hub_download=get))
-    notes: list[str] = []
-    documents = list(read_documents("hf:owner/name@main", note=notes.append))
-    assert [document.text for document in documents] == ["data/train-0.jsonl", "data/train-1.jsonl"]
-    assert [options["revision"] for options in requests] == ["main", "abc", "abc"]
-    assert "2 files, 18 bytes, revision abc" in notes[0]
-    assert [path.name for path in hub.download_dataset("owner/name/data/te*", notes.append)] == ["test.jsonl"]
-    with pytest.raises(RequestError, match="no such files"):
-        hub.download_dataset("owner/name/nothing*", notes.append)

@@ -70,7 +70,7 @@ def get(
 ) -> None:
     """Download a corpus, verify its sha256, and print where it is.
 
-    What was downloaded before is not downloaded again, and an interrupted download resumes where it stopped.
+    What was downloaded before is not downloaded again.
 
     Example: gpt data get tiny-shakespeare
     """
