@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
+from glob import has_magic
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -18,6 +19,8 @@ from urllib.parse import quote
 
 import yaml
 
+from gpt_cli.config.paths import TEXT_KEYS
+from gpt_cli.config.section import ConfigValues
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.corpus.readers import inner_suffix
 from gpt_cli.errors import Notify, RequestError, UserError, require_package
@@ -32,9 +35,6 @@ _FOR_TRAINING = re.compile(r"(?<![a-z])train(ing)?(?![a-z])", re.IGNORECASE)  # 
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
 _CARD, _CARD_LIMIT, _LISTING_LIMIT = "README.md", 1 << 23, 1 << 27  # bytes
 _SHOWN = 10  # configurations in an error
-
-SourceValue = str | list[str] | None
-"""The value of a key that names texts."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,14 @@ class HubSource:
     def place(self) -> dict[str, str]:
         """The arguments of huggingface_hub's functions."""
         return {"repo_id": self.repo, "repo_type": "dataset", "revision": self.revision}
+
+    @property
+    def name(self) -> str:
+        """What is made of it is called so."""
+        is_configuration = self.selection and "/" not in self.selection and not has_magic(self.selection)
+        if is_configuration and inner_suffix(Path(self.selection)) not in _DATA:
+            return f"{self.repo.partition('/')[2]}-{self.selection}"
+        return Path(str(self).removeprefix("hf:")).stem
 
     def __str__(self) -> str:
         revision = "" if self.revision == "main" else f"@{self.revision}"
@@ -91,15 +99,20 @@ def download_dataset(name: str, note: Notify) -> list[Path]:
         return [Path(hub.hf_hub_download(filename=file, **source.place)) for file in chosen]
 
 
-def pin_sources(value: SourceValue, note: Notify, known: Collection[str] = ()) -> SourceValue:
-    """Return `value` with the commit of each data set of the Hub.
+def pin_sources(values: ConfigValues, note: Notify, known: Collection[str] = ()) -> ConfigValues:
+    """Return the keys of `values` that name data sets of the Hub without a commit, with their commits.
 
-    A data set that is among the `known` sources has the commit that it has there, any other one the newest. Raises as
-    `download_dataset` does.
+    A data set that is among the `known` sources, those of a run, has the commit that it has there; any other one the
+    newest. Raises as `download_dataset` does.
     """
+    pinned = {key: _pinned(values[key], note, known) for key in TEXT_KEYS if values.get(key) is not None}
+    return {key: value for key, value in pinned.items() if value != values[key]}
+
+
+def _pinned(value: str | list[str], note: Notify, known: Collection[str]) -> Any:
     if isinstance(value, list):
-        return [str(pin_sources(one, note, known)) for one in value]
-    if value is None or not value.startswith("hf:") or value in known or HubSource.parse(value).is_pinned:
+        return [_pinned(one, note, known) for one in value]
+    if not value.startswith("hf:") or value in known or HubSource.parse(value).is_pinned:
         return value
     source = HubSource.parse(value)
     for other in known:

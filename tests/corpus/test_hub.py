@@ -186,7 +186,7 @@ def test_no_other_source_loads_the_library_of_the_hub(tmp_path):
 
 
 def pinned(source: str, *known: str) -> str:
-    return str(pin_sources(source, pytest.fail, known))
+    return str(pin_sources({"data.source": source}, pytest.fail, known).get("data.source", source))
 
 
 def test_a_source_is_pinned_to_the_newest_commit_and_means_that_one_after_main_has_moved(hub):
@@ -196,8 +196,12 @@ def test_a_source_is_pinned_to_the_newest_commit_and_means_that_one_after_main_h
     new = commit(hub, "train.jsonl", "train-more.jsonl")
     assert texts(source) == ["train.jsonl"]
     assert pinned("hf:owner/name") == f"hf:owner/name@{new}"
-    assert pin_sources(["book.txt", "hf:owner/name"], pytest.fail) == ["book.txt", f"hf:owner/name@{new}"]
-    assert pin_sources(None, pytest.fail) is None
+    values = {"data.source": ["book.txt", "hf:owner/name"], "data.val_source": "hf:owner/name", "seed": 1}
+    assert pin_sources(values, pytest.fail) == {
+        "data.source": ["book.txt", f"hf:owner/name@{new}"],
+        "data.val_source": f"hf:owner/name@{new}",
+    }
+    assert pin_sources({"data.source": "book.txt", "data.val_source": None}, pytest.fail) == {}
 
 
 def test_a_source_that_is_known_keeps_its_commit_without_the_network(hub):
@@ -239,7 +243,7 @@ def test_a_name_without_a_commit_is_the_newest_on_this_machine_where_there_is_no
     notes: list[str] = []
     assert texts("hf:owner/name", notes) == ["train.jsonl"]
     assert sha in notes[0]
-    assert pin_sources("hf:owner/name", notes.append) == f"hf:owner/name@{sha}"
+    assert pin_sources({"data.source": "hf:owner/name"}, notes.append) == {"data.source": f"hf:owner/name@{sha}"}
 
 
 def test_what_another_program_has_downloaded_is_found_where_there_is_no_network(hub):

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 def run_name(source: str) -> str:
     """A name of letters (of any script), digits, _ and - for what is made of the text `source`, any data.source."""
     scheme, _, name = source.partition(":")
-    path = Path(name) if scheme in ("builtin", "corpus", "hf") else resolve_source(source)
+    if scheme == "hf":
+        from gpt_cli.corpus.hub import HubSource
+
+        return to_slug(HubSource.parse(source).name)
+    path = Path(name) if scheme in ("builtin", "corpus") else resolve_source(source)
     return to_slug(path.stem)
 
 

@@ -82,10 +82,11 @@ class Request:
                 _refuse_imported(Path(config.run_dir))
             config = keep_stdin_of(config, self._stdin)
             config = with_own_tokenizer(config)
-            assert config.run_dir is not None
             if self._into_run:
+                config = _with_pinned_sources(config)
                 resumed_changes(config, sections=TEXT_SECTIONS)  # before the text is read as it is asked for
                 _note_new_run(file, config, self.overrides)
+            assert config.run_dir is not None
             if not (Path(config.run_dir) / RUN).exists():  # a run of older versions resumes as it is
                 refuse_twice(list(config.data.sources))
         return config
@@ -149,31 +150,36 @@ class Request:
         if is_there:
             return self._existing(Path(run_dir), source, values)
         from gpt_cli.cli.options.fit_config import fit_to_this_machine
+        from gpt_cli.config.keys import replace_keys
+        from gpt_cli.corpus.hub import pin_sources
 
-        fitted, reasons = fit_to_this_machine(
-            {**values, "data.source": source}, run_dir, None if base is None else base.values
-        )
+        values = {**values, "data.source": source}
+        pinned = pin_sources(values, note) if self._into_run else {}
+        fitted, reasons = fit_to_this_machine({**values, **pinned}, run_dir, None if base is None else base.values)
         sentences = [*(base.sentences if base is not None else []), *(reasons[:2] if by_time else reasons)]
         note("\n".join(sentences))
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
-        return parse_config(dump_config(fitted, full=False), str(Path(run_dir) / "config.yaml"), overrides)
+        config = parse_config(dump_config(fitted, full=False), str(Path(run_dir) / "config.yaml"), overrides)
+        return replace_keys(config, pinned)
 
     def _existing(self, run_dir: Path, source: str | list[str], values: "ConfigValues") -> "Config":
         from gpt_cli.cli.options.fit_config import resolve_source
         from gpt_cli.config import load_config
         from gpt_cli.config.keys import replace_keys
         from gpt_cli.config.paths import is_gone
+        from gpt_cli.corpus.hub import pin_sources
         from gpt_cli.corpus.prepare import check_paths
 
         overrides = [one for one in self.overrides if not one.startswith("data.source=")]
         try:
-            existing = load_config(run_dir / "config.yaml", overrides)
+            existing = _with_pinned_sources(load_config(run_dir / "config.yaml", overrides))
         except RequestError as error:
             load_config(run_dir / "config.yaml")  # what is wrong by itself is reported as it is
             error.message = f"{run_dir} is a run with another config: {error.message}"
             if error.suggestion is None:
                 error.kind = error.kind or "another run"
             raise
+        source = pin_sources({"data.source": source}, note, existing.data.sources).get("data.source", source)
         requested = [source] if isinstance(source, str) else source
         if [*map(resolve_source, existing.data.sources)] == [*map(resolve_source, requested)]:
             return existing
@@ -188,6 +194,21 @@ class Request:
         raise RequestError(
             f"{run_dir} is a run on another text, {trained_on}", hint=f"give this one another name: {another}"
         )
+
+
+def _with_pinned_sources(config: "Config") -> "Config":
+    """Return `config` with the commits of data sets of the Hub: those of the run that it resumes, or the newest."""
+    from gpt_cli.config import load_config
+    from gpt_cli.config.keys import get_key, replace_keys
+    from gpt_cli.config.paths import TEXT_KEYS
+    from gpt_cli.corpus.hub import pin_sources
+    from gpt_cli.run.run_files import run_of
+
+    known: list[str] = []
+    if (run := run_of(config)) is not None and (run / "config.yaml").is_file():
+        data = load_config(run / "config.yaml").data
+        known = [*data.sources, *data.val_sources]
+    return replace_keys(config, pin_sources({key: get_key(config, key) for key in TEXT_KEYS}, note, known))
 
 
 def _refuse_open_list(arguments: Sequence[str]) -> None:

@@ -164,7 +164,9 @@ def _fitted(source: str, overrides: list[str]) -> str:
     from gpt_cli.cli.options.fit_config import fit_to_this_machine
     from gpt_cli.cli.options.ineffective_keys import note_without_effect
     from gpt_cli.config import comment, dump_config, parse_config
+    from gpt_cli.config.keys import replace_keys
     from gpt_cli.config.load import parse_overrides
+    from gpt_cli.corpus.hub import pin_sources
 
     values = parse_overrides(overrides)
     for key in ("train.budget", "train.init_from"):
@@ -176,10 +178,11 @@ def _fitted(source: str, overrides: list[str]) -> str:
             )
     values = {"data.source": source, **values}  # an override may name more texts
     refuse_twice(values["data.source"])
-    fitted, reasons = fit_to_this_machine(values, "runs/text")
+    pinned = pin_sources(values, note)
+    fitted, reasons = fit_to_this_machine({**values, **pinned}, "runs/text")
     heading = comment([f"Fitted to {', '.join(fitted.data.sources)} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.
     content = dump_config(fitted.model_copy(update={"run_dir": None}), full=False)
-    changed = parse_config(content, "the fitted config", overrides)
+    changed = replace_keys(parse_config(content, "the fitted config", overrides), pinned)
     note_without_effect(changed, overrides)
     return "\n".join([*heading, "", dump_config(changed, full=False)])
