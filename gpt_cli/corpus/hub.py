@@ -19,7 +19,9 @@ from urllib.parse import quote
 
 import yaml
 
+from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.paths import TEXT_KEYS
+from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.corpus.readers import inner_suffix
@@ -107,6 +109,12 @@ def pin_sources(values: ConfigValues, note: Notify, known: Collection[str] = ())
     """
     pinned = {key: _pinned(values[key], note, known) for key in TEXT_KEYS if values.get(key) is not None}
     return {key: value for key, value in pinned.items() if value != values[key]}
+
+
+def pin_config(config: Config, note: Notify, there: Config | None = None) -> Config:
+    """Return `config` with the commits of its data sets of the Hub: those of `there`, or else the newest."""
+    known = [] if there is None else [*there.data.sources, *there.data.val_sources]
+    return replace_keys(config, pin_sources({key: get_key(config, key) for key in TEXT_KEYS}, note, known))
 
 
 def _pinned(value: str | list[str], note: Notify, known: Collection[str]) -> Any:

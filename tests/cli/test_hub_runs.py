@@ -121,6 +121,19 @@ def test_a_fitted_config_and_tokens_are_of_a_commit(hub, gpt_here):
     assert gpt_here("data", "inspect", "hf:someone/stories").rc == 0
 
 
+def test_a_sweep_goes_on_with_the_commit_that_it_began_with(hub, gpt_here):
+    sha = commit(hub, 0)
+    Path("c.yaml").write_text("data: {source: hf:someone/stories}\n")
+    sweep = ("sweep", "c.yaml", "optim.lr=0.01,0.02", *QUICK, "train.steps=1", "--seeds", "1", "--jobs", "1")
+    assert gpt_here(*sweep, "--max-runs", "1").rc in (0, 1)
+    commit(hub, 1)
+    outcome = gpt_here(*sweep)
+    assert outcome.rc == 0, outcome.stderr
+    runs = [file.parent for file in Path("sweeps/c").glob("*/run.json")]
+    assert len(runs) == 2
+    assert {source(str(run)) for run in runs} == {f"hf:someone/stories@{sha}"}
+
+
 @pytest.mark.parametrize(
     ("selection", "name"),
     [("", "stories"), ("/en.noblock", "stories-en-noblock"), ("@v1/train-*", "train"), ("/train.jsonl", "train")],

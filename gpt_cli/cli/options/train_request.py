@@ -199,16 +199,11 @@ class Request:
 def _with_pinned_sources(config: "Config") -> "Config":
     """Return `config` with the commits of data sets of the Hub: those of the run that it resumes, or the newest."""
     from gpt_cli.config import load_config
-    from gpt_cli.config.keys import get_key, replace_keys
-    from gpt_cli.config.paths import TEXT_KEYS
-    from gpt_cli.corpus.hub import pin_sources
+    from gpt_cli.corpus.hub import pin_config
     from gpt_cli.run.run_files import run_of
 
-    known: list[str] = []
-    if (run := run_of(config)) is not None and (run / "config.yaml").is_file():
-        data = load_config(run / "config.yaml").data
-        known = [*data.sources, *data.val_sources]
-    return replace_keys(config, pin_sources({key: get_key(config, key) for key in TEXT_KEYS}, note, known))
+    written = Path(run_of(config) or os.devnull, "config.yaml")
+    return pin_config(config, note, load_config(written) if written.is_file() else None)
 
 
 def _refuse_open_list(arguments: Sequence[str]) -> None:

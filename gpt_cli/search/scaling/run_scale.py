@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.corpus.hub import pin_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
@@ -105,11 +106,14 @@ def run_scale(request: ScaleRequest, note: Notify, jobs: int | None) -> tuple[Sc
     if PLAN not in names and not names <= {"lock"}:
         raise RequestError(f"{request.home} holds other files and no ladder", hint="choose another: --out DIR")
     refuse_nested(request.home)
+    if PLAN in names:
+        plan, base = _read_plan(request, note)
+    else:
+        base = pin_config(base, note)
     corpus = prepare_corpus(base.data, base.tokenizer, note=note)
     vocab_size, unique = corpus.tokenizer.vocab_size, len(corpus.train)
     jobs = jobs or (default_threads() if setup_runtime(base.runtime).device.type == "cpu" else 1)
     if PLAN in names:
-        plan, base = _read_plan(request)
         jobs = min(jobs, max(1, default_threads() // (base.runtime.threads or default_threads())))
     else:
         threads = base.runtime.threads or (None if jobs == 1 else max(1, default_threads() // jobs))
@@ -232,13 +236,14 @@ def _plan(request: ScaleRequest, base: Config, jobs: int, seconds_of: Any) -> di
     }  # fmt: skip
 
 
-def _read_plan(request: ScaleRequest) -> tuple[dict[str, Any], Config]:
-    """The plan there, and the config with as many threads a run as it says, which the number of jobs had decided."""
+def _read_plan(request: ScaleRequest, note: Notify) -> tuple[dict[str, Any], Config]:
+    """The plan there, and the config with its commits of data sets, and its threads, which the jobs decided."""
     base = request.config
     try:
         plan: dict[str, Any] = json.loads(read_file(request.home / PLAN, _LIMIT))
+        planned = parse_config(plan["config"], "the plan", of_run=True)
+        base = pin_config(base, note, planned)
         if base.runtime.threads is None:
-            planned = parse_config(plan["config"], "the plan", of_run=True)
             base = with_values(base, {"runtime.threads": planned.runtime.threads})
         changes = config_changes(plan["config"], dump_config(base.model_copy(update={"run_dir": None})))
         if plan["seconds"] != request.seconds:

@@ -52,6 +52,7 @@ def run_sweep(
     """
     base = request.base()
     check_home(request.home)
+    request, base = request.pinned(base, note)
     is_new = not (request.home / PLAN).exists()
     if is_new:
         check_paths([*base.data.sources, *base.data.val_sources])

@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from gpt_cli.config import Config, changed_keys, dump_config, load_config, parse_config, to_yaml_scalar
+from gpt_cli.corpus.hub import pin_config
 from gpt_cli.corpus.sources import refuse_standard_input
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files import list_directory, read_file, replace_file
@@ -83,6 +84,14 @@ class SweepRequest:
         for point in corners(self.axes):
             load_config(self.file, [*self.fixed, *overrides_of(point)])
         return config
+
+    def pinned(self, base: Config, note: Notify) -> tuple["SweepRequest", Config]:
+        """Return the request and `base` with the commits of Hub data sets: those of the plan there, or the newest."""
+        is_new = not (self.home / PLAN).exists()
+        there = None if is_new else parse_config(read_plan(self.home).config, "the plan", of_run=True)
+        pinned = pin_config(base, note, there)
+        changed = [f"{key}={to_yaml_scalar(value)}" for key, _, value in changed_keys(base, pinned)]
+        return replace(self, fixed=[*self.fixed, *changed]), pinned
 
     def possible_points(self, note: Notify) -> list[dict[str, str]] | None:
         """The combinations of a search that the schema accepts; None where there are too many to try each.
