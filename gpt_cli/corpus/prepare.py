@@ -1,8 +1,9 @@
 """From a config's `data` and `tokenizer` to tokens, which are cached."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from gpt_cli.corpus.labelled import (
     learn_from_labelled,
     prepare_labelled,
 )
-from gpt_cli.corpus.matching_store import find_store, open_matching_store, refuse_store_of_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_files
@@ -28,6 +28,7 @@ from gpt_cli.corpus.store import (
     SplitStats,
     Tokens,
     TokenStore,
+    find_store,
     is_store,
     new_store,
 )
@@ -35,6 +36,7 @@ from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.tokenizer.loader import check_tokenizer
 
 MAPPED_FROM = 1 << 27  # ids; a split from this size on is memory-mapped: it would take 256 MiB or more
 
@@ -62,6 +64,9 @@ class Corpus:
     """The labelled texts of each split; else empty."""
 
 
+_Load = Callable[[TokenStore], Corpus]
+
+
 def prepare_corpus(
     data: DataConfig,
     tokenizer: TokenizerConfig,
@@ -82,66 +87,75 @@ def prepare_corpus(
     Raises as reading and `train_tokenizer` do, RequestError for a token store that does not match the config or a test
     split that is not there, and UserError for a text too small to split.
     """
-    is_text = data.format == "text"
-    if is_text and (path := find_store(data.source)) is not None:
-        return _corpus_of_store(open_matching_store(path, data, tokenizer), data, with_test=with_test, verify=verify)
-    refuse_store_of_examples(data)
+    load = partial(_corpus_of_store, data=data, with_test=with_test, verify=verify)
+    if data.format == "text" and (path := find_store(data.source)) is not None:
+        return load(_open_matching_store(path, data, tokenizer))
+    _refuse_store_of_examples(data)
     if with_test and not data.test_fraction:
-        raise RequestError(
-            "there is no test split: data.test_fraction is 0",
-            hint="data.test_fraction=0.05 holds one out, if it is given when the run is trained",
-        )
+        raise RequestError("the run holds out no test split: its data.test_fraction is 0")
+    if data.format == "text":
+        return _prepare_text(data, tokenizer, load, cache=cache, note=note, progress=progress, with_test=with_test)
+    made: Prepared[Any]
+    members: dict[str, Any]
     if data.format == "labelled":
-        texts = prepare_labelled(data, tokenizer, note)
-        return _corpus_in_memory(texts, _tokens_of(texts), data, with_test, labelled=texts.splits)
-    if not is_text:
-        examples = prepare_examples(data, tokenizer, note)
-        return _corpus_in_memory(examples, _tokens_of(examples), data, with_test, examples=examples.splits)
+        made = prepare_labelled(data, tokenizer, note)
+        members = {"labelled": made.splits}
+    else:
+        made = prepare_examples(data, tokenizer, note)
+        members = {"examples": made.splits}
+    tokens = {split: encoded.tokens for split, encoded in made.splits.items()}
+    return _corpus_in_memory(made, tokens, data, with_test, **members)
+
+
+def _prepare_text(
+    data: DataConfig,
+    tokenizer: TokenizerConfig,
+    load: _Load,
+    *,
+    cache: bool,
+    note: Notify,
+    progress: StageProgress | None,
+    with_test: bool,
+) -> Corpus:
     text = CorpusText.find(data, note)
     files = [member.file.path for member in text.files]
     files += [] if tokenizer.file is None else [Path(tokenizer.file)]
     remembered = Stamps([FORMAT, data.model_dump(), tokenizer.model_dump()], files)
-    known = remembered.recall() or {"entry": None}
-    if known["entry"] is not None:
-        corpus = _open_cached(known["entry"], data, with_test=with_test, verify=verify, note=note)
-        if corpus is not None:
-            for line in known["notes"]:
-                note(line)
-            return corpus
+    known, corpus = remembered.recall() or {"key": None, "notes": []}, None
+    if known["key"] is not None and (corpus := _open_cached(known["key"], load, note)) is not None:
+        for line in known["notes"]:
+            note(line)
+        return corpus
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, text=text)
-    corpus, key = None, pipeline.cache_key
-    if key != known["entry"]:  # else it is damaged
-        corpus = _open_cached(key, data, with_test=with_test, verify=verify, note=note)
+    if (key := pipeline.cache_key) != known["key"]:  # else it is damaged
+        corpus = _open_cached(key, load, note)
     if corpus is None:
-        corpus = _tokenize(pipeline, _entry(key), cache=cache, verify=verify, with_test=with_test)
+        corpus = _tokenize(pipeline, cache_dir() / "stores" / key, load, cache=cache, with_test=with_test)
     if cache:
-        remembered.remember({"entry": key, "notes": text.notes})
+        remembered.remember({"key": key, "notes": text.notes})
     return corpus
 
 
-def _entry(key: str) -> Path:
-    return cache_dir() / "stores" / key
-
-
-def _open_cached(key: str, data: DataConfig, *, with_test: bool, verify: bool, note: Notify) -> Corpus | None:
+def _open_cached(key: str, load: _Load, note: Notify) -> Corpus | None:
     """Load what is cached under `key`; None if there is nothing, or something damaged, which `note` reports."""
-    if not is_store(_entry(key)):
+    entry = cache_dir() / "stores" / key
+    if not is_store(entry):
         return None
     try:
-        return _corpus_of_store(TokenStore.open(_entry(key)), data, with_test=with_test, verify=verify)
+        return load(TokenStore.open(entry))
     except DamagedError as error:
         note(f"{error.message}; the text is tokenized again")
         return None
 
 
-def _tokenize(pipeline: TokenizePipeline, entry: Path, *, cache: bool, verify: bool, with_test: bool) -> Corpus:
+def _tokenize(pipeline: TokenizePipeline, entry: Path, load: _Load, *, cache: bool, with_test: bool) -> Corpus:
     """Tokenize a text, a long one into the cache, and a short one in memory."""
     tokenizer, data = pipeline.train_tokenizer(), pipeline.data
     if cache and not pipeline.text.is_in_memory:
         # ExistsError: another process was faster, with the same result.
         with suppress(ExistsError), new_store(entry, tokenizer, replace=is_store(entry)) as writer:
             pipeline.encode_to_store(writer)
-        return _corpus_of_store(TokenStore.open(entry), data, with_test=with_test, verify=verify)
+        return load(TokenStore.open(entry))
     tokens, tokenized = pipeline.encode_to_memory(tokenizer)
     if cache:
         try:
@@ -202,9 +216,39 @@ def learn_tokenizer(
     if data.format != "text":
         return learn_from_examples(divide_examples(data, note)[0], data, tokenizer, note)
     if (path := find_store(data.source)) is not None:
-        return open_matching_store(path, data, tokenizer).tokenizer
+        return _open_matching_store(path, data, tokenizer).tokenizer
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress)
     return (pipeline.adapted() if by_text else pipeline).train_tokenizer()
+
+
+def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) -> TokenStore:
+    """The store at `path`. Raises RequestError if it does not match the config."""
+    store = TokenStore.open(path)
+    spec = SplitSpec.of(data)
+    if data.val_source is not None or data.weights is not None:
+        key = "data.weights" if data.val_source is None else "data.val_source"
+        raise RequestError(f"{key} is for texts: {path} is a token store, which was divided when it was made")
+    check_tokenizer(store.tokenizer, config, str(path))
+    for name in ("val_fraction", "test_fraction", "split"):
+        if (actual := getattr(store.division, name)) != getattr(spec, name):
+            raise RequestError(
+                f"the token store {path} has data.{name} {actual}, the config asks for {getattr(spec, name)}",
+                kind="set",
+                keys=[f"data.{name}"],
+                choices=[str(actual)],
+            )
+    return store
+
+
+def _refuse_store_of_examples(data: DataConfig) -> None:
+    """Raise RequestError if a source of pairs, chats or labelled texts is a token store."""
+    if data.format == "text":
+        return
+    for source in data.sources:
+        if (path := find_store(source)) is not None:
+            raise RequestError(
+                f"data.format {data.format} reads examples from files: {path} is a token store, which keeps one text",
+            )
 
 
 def _corpus_in_memory(
@@ -217,11 +261,7 @@ def _corpus_in_memory(
     )
 
 
-def _tokens_of(prepared: Prepared[Any]) -> dict[Split, Tokens]:
-    return {split: encoded.tokens for split, encoded in prepared.splits.items()}
-
-
-def _corpus_of_store(store: TokenStore, data: DataConfig, *, with_test: bool, verify: bool) -> Corpus:
+def _corpus_of_store(store: TokenStore, data: DataConfig, with_test: bool, verify: bool) -> Corpus:
     def load(split: Split) -> Tokens | MappedTokens:
         stats = store.stats.get(split)
         if verify and (stats is None or stats.tokens < MAPPED_FROM):

@@ -24,6 +24,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.blocks import SPLITS, Split
+from gpt_cli.corpus.sources import find_path
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, atomic_directory, read_directory, read_sums, write_file
 from gpt_cli.files.os_errors import translate_os_errors
@@ -243,6 +244,14 @@ class TokenStore:
 def is_store(path: Path) -> bool:
     """True if `path` looks like a token store."""
     return os.path.isfile(path / _MANIFEST)  # unlike Path.is_file, False for an invalid path
+
+
+def find_store(source: str | Sequence[str] | None) -> Path | None:
+    """The token store that a data.source names; None for texts: standard input is one, whatever is called `-`."""
+    if not isinstance(source, str) or source == "-":
+        return None
+    path = find_path(source)
+    return path if is_store(path) else None
 
 
 class StoreWriter:

@@ -7,9 +7,9 @@ from gpt_cli.config import parse_config, to_yaml_scalar
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.detect import choose_keys, describe_keys, first_record
-from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress
+from gpt_cli.corpus.store import find_store
 from gpt_cli.search.example_statistics import measure_examples
 from gpt_cli.search.text_statistics import TextStatistics, measure_source
 

@@ -12,11 +12,10 @@ from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.blocks import SPLITS, CorpusText
 from gpt_cli.corpus.detect import propose_lines
-from gpt_cli.corpus.matching_store import find_store
 from gpt_cli.corpus.scan import Fingerprint, StageProgress
 from gpt_cli.corpus.split import assign_by_hash
 from gpt_cli.corpus.stamps import Stamps
-from gpt_cli.corpus.store import TokenStore
+from gpt_cli.corpus.store import TokenStore, find_store
 from gpt_cli.literals import SUBWORD_KINDS, SplitBy
 from gpt_cli.search.tokenizer_choice import choose_tokenizer, estimate_bytes_per_token, existing_tokenizer
 from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT

@@ -11,7 +11,7 @@ from gpt_cli.config.keys import dotted_keys, fields, get_key
 from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
 from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.section import show_plain
-from gpt_cli.corpus.matching_store import find_store
+from gpt_cli.corpus.store import find_store
 from gpt_cli.errors import RequestError
 from gpt_cli.run.run_files import run_of
 

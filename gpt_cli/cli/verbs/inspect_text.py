@@ -104,9 +104,8 @@ def _show_window(corpus: list[str], index: int, keys: dict[str, Any], *, json: b
 def _training_tokens(corpus: list[str], keys: dict[str, Any]) -> "tuple[Tokenizer, Tokens | MappedTokens]":
     """The tokens of a store, or of a text as characters, of which only the window that is shown need be in memory."""
     from gpt_cli.config import DataConfig, TokenizerConfig
-    from gpt_cli.corpus.matching_store import find_store
     from gpt_cli.corpus.prepare import prepare_corpus
-    from gpt_cli.corpus.store import TokenStore
+    from gpt_cli.corpus.store import TokenStore, find_store
     from gpt_cli.terminal.progress import stage_progress
 
     path = find_store(corpus[0]) if len(corpus) == 1 else None
