@@ -151,10 +151,10 @@ def hash_texts(texts: Iterable[str]) -> Hashes:
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
-def count_copies(hashes: Hashes) -> DuplicateCount:
-    """Count the items that equal an earlier one by their (n,) hashes."""
-    ordered = np.sort(hashes)
-    return DuplicateCount(len(hashes), int(np.count_nonzero(ordered[1:] == ordered[:-1])))
+def count_copies(sample: HashPrefixSample) -> DuplicateCount:
+    """Count the items that equal an earlier one."""
+    ordered = np.sort(sample.arrays()[0])
+    return DuplicateCount(len(ordered), int(np.count_nonzero(ordered[1:] == ordered[:-1])))
 
 
 def find_leaked(sample: HashPrefixSample, cut: int, length: int) -> tuple[DuplicateCount, Positions]:
@@ -170,9 +170,9 @@ def find_leaked(sample: HashPrefixSample, cut: int, length: int) -> tuple[Duplic
     return DuplicateCount(len(leaked), int(leaked.sum())), positions[positions >= cut][leaked]
 
 
-def most_repeated(hashes: Hashes, texts: Iterable[str]) -> tuple[RepeatedLine, ...]:
-    """Return the lines of `texts` that occur most often among those with these (n,) hashes."""
-    distinct, counts = np.unique(hashes, return_counts=True)
+def most_repeated(sample: HashPrefixSample, texts: Iterable[str]) -> tuple[RepeatedLine, ...]:
+    """Return the long lines of `texts` that occur most often in a sample of lines."""
+    distinct, counts = np.unique(sample.arrays()[0], return_counts=True)
     frequent = np.argsort(-counts, kind="stable")[: 4 * _MAX_LISTED]
     count_of = {int(distinct[i]): int(counts[i]) for i in frequent if counts[i] > 1}
     lines_of: dict[int, str] = {}

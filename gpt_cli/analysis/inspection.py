@@ -96,7 +96,6 @@ class _TextScanner:
     def report(self) -> TextReport:
         characters, cut = self.sample.characters, self.cut
         train, val = self.sample.text(0, cut, LEARN), self.sample.text(cut, characters, _MEASURE)
-        lines, _ = self._line_hashes.arrays()
         passages, positions = find_leaked(self._passage_hashes, cut, PASSAGE)
         is_whole = len(val) == characters - cut and self._passage_hashes.level == 0
         alphabet = self._characters.alphabet()
@@ -111,9 +110,9 @@ class _TextScanner:
             rare=self._characters.rare(),
             invisible=self._characters.invisible(),
             unseen=tuple(sorted(set(val) - set(train))) if len(train) == cut else (),
-            duplicate_documents=count_copies(self._document_hashes.arrays()[0]),
-            duplicate_lines=count_copies(lines),
-            repeated=most_repeated(lines, (train, val)),
+            duplicate_documents=count_copies(self._document_hashes),
+            duplicate_lines=count_copies(self._line_hashes),
+            repeated=most_repeated(self._line_hashes, (train, val)),
             leak=Contamination(
                 passages=passages,
                 lines=find_leaked(self._line_hashes, cut, 1)[0],

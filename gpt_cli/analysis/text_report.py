@@ -12,7 +12,6 @@ _SHORT = 200_000  # characters
 _FEWEST_HELD_OUT = 100  # characters; what xz writes is a multiple of four bytes
 _REPEATED = 0.005  # nats per character, which is shown as 0.00
 _LARGE_ALPHABET = 512
-_REPLACEMENT = "U+FFFD"
 
 
 @dataclass(frozen=True)
@@ -92,34 +91,22 @@ def _copy_problems(report: TextReport) -> Iterator[str]:
         )
     if copies := report.duplicate_documents.copies:
         are_copies = "is a copy" if copies == 1 else "are copies"
-        yield (
-            f"{plural(copies, 'document')} {are_copies} of an earlier one. Remove duplicates: a model memorises them,"
-            " and they may fall on both sides of the split."
-        )
+        yield f"{plural(copies, 'document')} {are_copies} of an earlier one: remove duplicates, which models memorise."
     if (repeated := report.duplicate_lines.share) >= 0.05:
         yield f"{repeated:.1%} of the long lines are copies of an earlier one. Remove them if they are not meant."
 
 
 def _character_problems(report: TextReport) -> Iterator[str]:
-    if any(character.code_point == _REPLACEMENT for character in report.invisible):
-        yield (
-            f"The text contains {_REPLACEMENT}, which replaces bytes that could not be decoded. Read the original"
-            " file in its own encoding."
-        )
+    if any(character.code_point == "U+FFFD" for character in report.invisible):
+        yield "The text contains U+FFFD, in place of bytes that could not be decoded: use the original file."
     elif report.invisible:
-        yield (
-            "The text contains invisible characters, listed above. Joiners belong to some scripts and to emoji; remove"
-            " the others."
-        )
+        yield "The text contains invisible characters, listed above: remove all but the joiners of scripts and emoji."
     lines = report.lines
     kinds = ((lines.crlf, "a carriage return and newline (CRLF)"), (lines.cr, "a carriage return alone (CR)"))
     if found := [f"{count:,} of {lines.ends:,} line ends are {kind}" for count, kind in kinds if count]:
         yield f"{', '.join(found)}: the model learns to write them. Save the file with line feeds (LF)."
     if report.distinct_characters > _LARGE_ALPHABET:
-        yield (
-            f"{report.distinct_characters:,} distinct characters are a large vocabulary: bytes or BPE suit this text"
-            " better."
-        )
+        yield f"{report.distinct_characters:,} distinct characters make a large vocabulary: bytes or BPE suit them."
     elif report.rare:
         occur = "occurs" if len(report.rare) == 1 else "occur"
         yield (
@@ -127,7 +114,4 @@ def _character_problems(report: TextReport) -> Iterator[str]:
             " train a token. Replace them, or use bytes or BPE."
         )
     if report.characters < _SHORT:
-        yield (
-            f"{report.characters:,} characters are few: a model memorises them soon. Use a small model, dropout and"
-            " train.patience."
-        )
+        yield f"{report.characters:,} characters are few: a model memorises them. Use a small one and train.patience."

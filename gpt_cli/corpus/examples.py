@@ -241,7 +241,7 @@ def _role_and_content(number: int, message: Any, where: str) -> tuple[str, str]:
     values = message if isinstance(message, dict) else {}
     role, content = values.get("role", values.get("from")), values.get("content", values.get("value"))
     if isinstance(content, list):  # of parts such as {"type": "text", "text": "Hello"}
-        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        parts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in content]
         content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
     if not isinstance(role, str) or not isinstance(content, str):
         raise UserError(f"message {number} has no role and content that are texts", where=where)

@@ -100,8 +100,9 @@ def assign_by_label(
     units = np.zeros(len(texts), dtype=np.int64)
     for groups in by_label.values():
         if len(groups) < 1 + (val_fraction > 0) + (test_fraction > 0):
-            text, number = texts[groups[0][1][0]], plural(len(groups), "different text")
-            raise _label_error(f"the label '{_shown(text)}' has {number}; each split needs one", text)
+            text = texts[groups[0][1][0]]
+            different = plural(len(groups), "different text")
+            raise _label_error(f"the label '{_shown(text)}' has {different}; each split needs one", text)
         groups.sort()
         tests = max(1, round(test_fraction * len(groups))) if test_fraction else 0
         validates = max(1, round(val_fraction * len(groups))) if val_fraction else 0
