@@ -145,9 +145,21 @@ MUTATIONS = [
     ),
     Mutation(
         "a window ends with the file that it begins in",
-        "corpus/mapped.py",
+        "corpus/store.py",
         (("        while position < stop:\n", "        if position < stop:\n"),),
         "corpus/test_mapped_tokens.py::test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files",
+    ),
+    Mutation(
+        "cached tokens are trained on unverified",
+        "corpus/store.py",
+        (("            if digest.hexdigest() != self._sums[shard.file]:\n", "            if not digest:\n"),),
+        "corpus/test_stamps.py::test_a_flipped_byte_of_cached_tokens_is_noticed_where_they_are_loaded",
+    ),
+    Mutation(
+        "a file put in the place of a text is taken for it",
+        "corpus/stamps.py",
+        (("status.st_dev, status.st_ino, status.st_size, *times)", "status.st_size, status.st_mtime_ns)"),),
+        "corpus/test_stamps.py::test_a_change_that_keeps_size_and_time_is_noticed[replaced]",
     ),
     Mutation(
         "logs are not cut back on a resume",
