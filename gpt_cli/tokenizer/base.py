@@ -173,12 +173,10 @@ class Tokenizer(Protocol):
 
 
 class UnknownCharacters(RequestError):  # noqa: N818 (named for what it carries)
-    """A text has characters that the vocabulary lacks: `characters`, distinct, in order of appearance.
-
-    `places` are those characters and the index of the first of each.
-    """
+    """A text has `characters` that the vocabulary lacks, distinct, in order of appearance."""
 
     def __init__(self, places: Mapping[str, int]) -> None:
+        """`places`: those characters, and the index of the first of each."""
         self.characters = tuple(places)
         listed = [
             f"'{escape_control_chars(character)}' (U+{ord(character):04X}, first at character {index + 1:,})"

@@ -4,7 +4,7 @@ A file is read strictly: what changes the ids of a text, or loses some of it, is
 """
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -39,7 +39,9 @@ class Vocabulary:
     ignore_merges: bool = False
 
     def __post_init__(self) -> None:
-        require_all_bytes({token for i, token in enumerate(self.tokens) if i not in self.special})
+        ordinary = {token for i, token in enumerate(self.tokens) if i not in self.special}
+        if missing := [byte for byte in range(256) if bytes([byte]) not in ordinary]:
+            raise ValueError(f"it has no token for the byte 0x{missing[0]:02x}, so there are texts it cannot encode")
         if not all(self.tokens):
             raise ValueError(f"token {self.tokens.index(b'')} is empty")
         if len({merge[:2] for merge in self.merges}) < len(self.merges):
@@ -61,20 +63,10 @@ class Vocabulary:
         return [t.decode() if i in self.special else bytes_to_unicode(t) for i, t in enumerate(self.tokens)]
 
 
-def require_all_bytes(tokens: Container[bytes]) -> None:
-    """Raise ValueError unless every byte is one of `tokens`."""
-    if missing := [byte for byte in range(256) if bytes([byte]) not in tokens]:
-        raise ValueError(f"it has no token for the byte 0x{missing[0]:02x}, so there are texts it cannot encode")
-
-
-def _printable_bytes() -> tuple[str, ...]:
-    """GPT-2's character for each byte: the byte's if Latin-1 can print it, else the next from U+0100 on."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    substitutes = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printable else next(substitutes)) for byte in range(256))
-
-
-BYTE_ENCODER = _printable_bytes()
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_SUBSTITUTES = iter(range(0x100, 0x200))
+BYTE_ENCODER = tuple(chr(byte if byte in _PRINTABLE else next(_SUBSTITUTES)) for byte in range(256))
+"""GPT-2's character for each byte: the byte's if Latin-1 can print it, else the next from U+0100 on."""
 _BYTE_DECODER = {character: byte for byte, character in enumerate(BYTE_ENCODER)}
 
 
@@ -214,27 +206,20 @@ def write_vocabulary(vocabulary: Vocabulary) -> str:
     """The text of the tokenizer.json: the same on every machine and with every version of the library."""
     spellings = vocabulary.spellings
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": i, "content": spellings[i], **flags} for i in sorted(vocabulary.special)]
     split = byte_level()
     if vocabulary.pattern != "gpt2":
         steps = [isolated(RULES[vocabulary.pattern].published), byte_level(use_regex=False)]
         split = {"type": "Sequence", "pretokenizers": steps}
-    file = {
-        **{"version": "1.0", "truncation": None, "padding": None},
-        "added_tokens": [{"id": i, "content": spellings[i], **flags} for i in sorted(vocabulary.special)],
-        **{"normalizer": None, "pre_tokenizer": split, "post_processor": None, "decoder": byte_level()},
-        "model": {
-            **{"type": "BPE", "dropout": None, "unk_token": None},
-            **{
-                "continuing_subword_prefix": None,
-                "end_of_word_suffix": None,
-                "fuse_unk": False,
-                "byte_fallback": False,
-            },
-            "ignore_merges": vocabulary.ignore_merges,
-            "vocab": {spelling: i for i, spelling in enumerate(spellings)},
-            "merges": [f"{spellings[left]} {spellings[right]}" for left, right, _ in vocabulary.merges],
-        },
+    model = {
+        "type": "BPE",
+        **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
+        **{"fuse_unk": False, "byte_fallback": False, "ignore_merges": vocabulary.ignore_merges},
+        "vocab": {spelling: i for i, spelling in enumerate(spellings)},
+        "merges": [f"{spellings[left]} {spellings[right]}" for left, right, _ in vocabulary.merges],
     }
+    file = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None}
+    file |= {"pre_tokenizer": split, "post_processor": None, "decoder": byte_level(), "model": model}
     return json.dumps(file, ensure_ascii=False, indent=2)
 
 

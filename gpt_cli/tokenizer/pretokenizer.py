@@ -94,21 +94,25 @@ def choose_pattern(text: str) -> Pattern:
 
 
 @cache  # compiled on first use: all of them take 20 ms
-def _compiled(pattern: Pattern, *, pieces: bool) -> re.Pattern[str]:
-    rule = RULES[pattern]
-    return re.compile(f"{rule.ascii_piece}|{rule.chunk}", re.ASCII) if pieces else re.compile(rule.chunk)
+def _chunk(pattern: Pattern) -> re.Pattern[str]:
+    return re.compile(RULES[pattern].chunk)
+
+
+@cache
+def _piece(pattern: Pattern) -> re.Pattern[str]:
+    return re.compile(f"{RULES[pattern].ascii_piece}|{RULES[pattern].chunk}", re.ASCII)
 
 
 def pre_tokenize(text: str, pattern: Pattern) -> list[str]:
     """Split `text` without a change of its ids: ASCII as the pattern does, the rest mostly at white space."""
-    return _compiled(pattern, pieces=True).findall(text)
+    return _piece(pattern).findall(text)
 
 
 def split_chunks(text: str, size: int, pattern: Pattern) -> Iterator[str]:
     """Split `text` without a change of its ids into chunks of at least `size` characters, as short as possible."""
-    start, match_chunk = 0, _compiled(pattern, pieces=False).match
+    start = 0
     while (end := start + size) < len(text):
-        match = match_chunk(text, end)
+        match = _chunk(pattern).match(text, end)
         assert match is not None  # it matches any text but the empty one
         yield text[start : match.end()]
         start = match.end()
@@ -119,7 +123,7 @@ def last_safe_split(text: str, pattern: Pattern) -> int:
     """The last index where `text` can be split, whatever text follows, without a change of ids; 0 if there is none."""
     tail = 1 << 10
     while True:
-        match = _compiled(pattern, pieces=False).match(text, max(0, len(text) - tail))
+        match = _chunk(pattern).match(text, max(0, len(text) - tail))
         if match is not None and match.end() < len(text):  # ends inside: does not depend on the text that follows
             return match.end()
         if tail >= len(text):

@@ -25,10 +25,7 @@ class StreamDecoder:
         self._bytes: dict[int, bytes] = {}  # cache: `token_bytes` takes microseconds
 
     def push(self, token: int) -> str:
-        """The characters that `token` completes; "" for an incomplete one.
-
-        Raises UserError for an id outside the vocabulary.
-        """
+        """The characters that `token` completes. Raises UserError for an id outside the vocabulary."""
         return self.extend((token,))
 
     def extend(self, tokens: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from gpt_cli.errors import RequestError
 from gpt_cli.literals import Pattern
-from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, Vocabulary, require_all_bytes
+from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT, Vocabulary
 
 _LINE = re.compile(rb"([A-Za-z0-9+/]+={0,2}) ([0-9]{1,9})")
 _MAX_TOKEN = 256  # bytes of a token; the longest published one has 128
@@ -20,14 +20,12 @@ _MAX_TOKEN = 256  # bytes of a token; the longest published one has 128
 _GPT2 = {END_OF_TEXT: 50_256}
 _FIM = {"<|fim_prefix|>": 100_258, "<|fim_middle|>": 100_259, "<|fim_suffix|>": 100_260}
 _GPT4 = {END_OF_TEXT: 100_257, **_FIM, "<|endofprompt|>": 100_276}
+_GPT4O = {END_OF_TEXT: 199_999, "<|endofprompt|>": 200_018}
 _PUBLISHED: Mapping[str, tuple[Pattern, Mapping[str, int]]] = {
     "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930": ("gpt2", _GPT2),
     "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069": ("gpt2", _GPT2),
     "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7": ("gpt4", _GPT4),
-    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d": (
-        "o200k",
-        {END_OF_TEXT: 199_999, "<|endofprompt|>": 200_018},
-    ),
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d": ("o200k", _GPT4O),
 }
 
 
@@ -88,7 +86,6 @@ def _read_lines(data: bytes) -> dict[bytes, int]:
         ranks[token] = int(match[2])
     if len(set(ranks.values())) < len(ranks):
         raise ValueError("two tokens have the same rank")
-    require_all_bytes(ranks)
     return ranks
 
 
@@ -99,9 +96,9 @@ def _recover_merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[int, int, int]
     into the same parts wherever these stand, so if they are two, no other pair ever makes it.
     """
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
-        parts = _split(token, rank, ranks)
-        if len(parts) == 2:
-            yield ranks[parts[0]], ranks[parts[1]], rank
+        match [ranks.get(part) for part in _split(token, rank, ranks)]:
+            case [int(left), int(right)]:
+                yield left, right, rank
 
 
 def _split(token: bytes, limit: int, ranks: Mapping[bytes, int]) -> list[bytes]:
