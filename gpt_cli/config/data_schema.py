@@ -59,8 +59,9 @@ class DataConfig(ConfigSection):
     """The text: where it comes from and how it is split."""
 
     source: Name | Annotated[list[Name], Field(min_length=1)] = "builtin:python-docs"
-    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, `corpus:NAME`, `hf:NAME` (Hugging
-    Face; needs the network), or a list of these. Paths are relative to the current directory, not to the config's."""
+    """A text file, folder, glob, `-` (standard input), token store, `builtin:NAME`, `corpus:NAME`, `hf:OWNER/NAME`
+    (Hugging Face Hub; a run keeps the commit), or a list of these. Paths are relative to the current directory, not to
+    the config's."""
     weights: Annotated[list[Count], Field(min_length=1)] | None = None
     """Repetitions of each listed source in the training split. null: once each."""
     encoding: Name = "utf-8"

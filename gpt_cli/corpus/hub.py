@@ -1,79 +1,31 @@
-"""Data sets of the Hugging Face Hub: sources `hf:OWNER/NAME[@REVISION][/CONFIGURATION]`, or with a pattern of files.
+"""Download data sets of the Hugging Face Hub, and pin sources to their commits.
 
 The names of a revision's files are kept in `cache_dir()/hub`, the files in the Hub's own cache: a commit that was read
 before is read again without the network.
 """
 
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
-from functools import cache, partial
-from glob import has_magic
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
 from gpt_cli.config.keys import get_key, replace_keys
 from gpt_cli.config.paths import TEXT_KEYS
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
-from gpt_cli.config.synonyms import suggest
-from gpt_cli.corpus.readers import inner_suffix
-from gpt_cli.errors import Notify, RequestError, UserError, require_package
+from gpt_cli.corpus.hub_source import HubSource, configurations, select_files
+from gpt_cli.errors import Notify, UserError, require_package
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 from gpt_cli.terminal.words import format_size, plural
 
-_DATA = (".parquet", ".jsonl", ".csv", ".tsv", ".json", ".txt")
-_NO_DATA = {"config.json", "dataset_dict.json", "dataset_info.json", "dataset_infos.json"}  # as for `datasets`
-_NAME = re.compile(r"hf:(\w[\w.-]*/\w[\w.-]*)(?:@(refs/(?:convert|pr)/[^/]+|[^/]*))?(?:/(.*))?", re.DOTALL)
-_COMMIT = re.compile("[0-9a-f]{40}")
-_FOR_TRAINING = re.compile(r"(?<![a-z])train(ing)?(?![a-z])", re.IGNORECASE)  # a whole word, of letters
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^---[ \t]*$", re.DOTALL | re.MULTILINE)
-_CARD, _CARD_LIMIT, _LISTING_LIMIT = "README.md", 1 << 23, 1 << 27  # bytes
-_SHOWN = 10  # configurations in an error
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """A data set at a revision, and what is selected of it: a configuration, folder or pattern; "": what trains."""
-
-    repo: str
-    revision: str
-    selection: str
-
-    @classmethod
-    def parse(cls, source: str) -> "HubSource":
-        """Parse a source. Raises RequestError."""
-        if (match := _NAME.fullmatch(source)) is None:
-            raise RequestError(f"'{source}' names no data set: hf:OWNER/NAME does")
-        return cls(match[1], match[2] or "main", (match[3] or "").rstrip("/"))
-
-    @property
-    def is_pinned(self) -> bool:
-        return _COMMIT.fullmatch(self.revision) is not None
-
-    @property
-    def place(self) -> dict[str, str]:
-        """The arguments of huggingface_hub's functions."""
-        return {"repo_id": self.repo, "repo_type": "dataset", "revision": self.revision}
-
-    @property
-    def name(self) -> str:
-        """What is made of it is called so."""
-        is_configuration = self.selection and "/" not in self.selection and not has_magic(self.selection)
-        if is_configuration and inner_suffix(Path(self.selection)) not in _DATA:
-            return f"{self.repo.partition('/')[2]}-{self.selection}"
-        return Path(str(self).removeprefix("hf:")).stem
-
-    def __str__(self) -> str:
-        revision = "" if self.revision == "main" else f"@{self.revision}"
-        return f"hf:{self.repo}{revision}" + (f"/{self.selection}" if self.selection else "")
+_CARD = "README.md"
+_LISTING_LIMIT = 1 << 27  # bytes
+_REFUSALS = (401, 403, 404)  # of HTTP: the Hub answers
 
 
 @dataclass(frozen=True)
@@ -123,12 +75,12 @@ def _pinned(value: str | list[str], note: Notify, known: Collection[str]) -> Any
     if not value.startswith("hf:") or value in known or HubSource.parse(value).is_pinned:
         return value
     source = HubSource.parse(value)
-    for other in known:
-        pinned = HubSource.parse(other) if other.startswith("hf:") else None
-        if pinned is not None and pinned.is_pinned and replace(source, revision=pinned.revision) == pinned:
-            remembered = None if source.revision == "main" else _remembered(source)  # a tag may be of another commit
-            if source.revision == "main" or (remembered is not None and remembered.commit == pinned.revision):
-                return other
+    remembered = None if source.revision == "main" else _remembered(source)  # a tag may be of another commit
+    for other in (one for one in known if one.startswith("hf:")):
+        pinned = HubSource.parse(other)
+        is_newest = source.revision == "main" or (remembered is not None and remembered.commit == pinned.revision)
+        if is_newest and pinned.is_pinned and replace(source, revision=pinned.revision) == pinned:
+            return other
     return str(replace(source, revision=_find(source, note)[0].commit))
 
 
@@ -154,7 +106,7 @@ def _find(source: HubSource, note: Notify) -> tuple[Listing, list[str]]:
             return {}
         with translate_errors(str(source)) as hub:
             card = hub.hf_hub_download(filename=_CARD, **replace(source, revision=listing.commit).place)
-        return _configurations(card)
+        return configurations(card)
 
     return listing, select_files(listing.files, source, read_card)
 
@@ -168,7 +120,7 @@ def _list_files(source: HubSource, note: Notify) -> Listing:
         try:
             info = hub.HfApi().repo_info(**source.place, files_metadata=True)
         except Exception as error:
-            is_refusal = getattr(getattr(error, "response", None), "status_code", 500) < 500
+            is_refusal = getattr(getattr(error, "response", None), "status_code", None) in _REFUSALS
             cached = None if is_refusal else remembered or _in_hub_cache(hub, source.place)
             if cached is None:
                 raise
@@ -203,90 +155,3 @@ def _in_hub_cache(hub: Any, place: Mapping[str, str]) -> Listing | None:
         return None
     files = [path for path in folder.rglob("*") if path.is_file()]
     return Listing(folder.name, {path.relative_to(folder).as_posix(): path.stat().st_size for path in files})
-
-
-def select_files(
-    files: Collection[str], source: HubSource, read_card: Callable[[], Mapping[str, Mapping[str, Any]]]
-) -> list[str]:
-    """Return the files of a data set that hold the selected text, sorted.
-
-    `read_card` returns the configurations that the data set's card declares. Raises RequestError for a selection that
-    is none of its configurations, folders and files, and for none where there are several configurations.
-    """
-    selection = source.selection
-    if matches := sorted(file for file in files if fnmatchcase(file, selection)):
-        return matches
-    configurations = read_card()
-    if not selection and configurations:
-        usual = [name for name, values in configurations.items() if name == "default" or values.get("default") is True]
-        usual = list(configurations) if len(configurations) == 1 else usual
-        if len(usual) != 1:
-            raise _ambiguous(source, list(configurations))
-        selection = usual[0]
-    if selection in configurations:
-        chosen = _of_configuration(files, configurations[selection])
-    else:
-        chosen = _for_training([file for file in files if not selection or file.startswith(f"{selection}/")])
-        folders = {file.partition("/")[0] for file in chosen if "/" in file and _FOR_TRAINING.search(file)}
-        folders = {folder for folder in folders if not _FOR_TRAINING.search(folder)}
-        if not selection and len(folders) > 1:  # each with a training split of its own
-            raise _ambiguous(source, sorted(folders))
-    if not chosen:
-        known = [*configurations, *{file.rpartition("/")[0] for file in files if "/" in file}]
-        meant = [str(replace(source, selection=name)) for name in suggest(selection, known)]
-        raise RequestError(f"{source} has no such files" if selection else f"{source} has no text", choices=meant)
-    return chosen
-
-
-def _ambiguous(source: HubSource, names: list[str]) -> RequestError:
-    choices = [str(replace(source, selection=name)) for name in names[:_SHOWN]]
-    return RequestError(f"{source} has {len(names):,} configurations, and reads one", choices=choices)
-
-
-def _of_configuration(files: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """Return the training files of a configuration, as `datasets` finds them."""
-    glob_translate = require_package("fsspec.utils", "configurations need", "fsspec").glob_translate
-    folder = str(values.get("data_dir") or "").strip("./")
-    folder = f"{folder}/" if folder else ""
-    inside = [file for file in files if file.startswith(folder)]
-    entries = values.get("data_files")
-    if entries is None:
-        return _for_training(inside)
-    splits: dict[str, list[str]] = {}
-    for entry in entries if isinstance(entries, list) else [entries]:
-        split, paths = (entry.get("split"), entry.get("path")) if isinstance(entry, dict) else ("train", entry)
-        patterns = paths if isinstance(paths, list) else [paths]
-        splits.setdefault(str(split), []).extend(folder + str(path).removeprefix("./") for path in patterns)
-    wanted = splits.get("train") or [pattern for patterns in splits.values() for pattern in patterns]
-    try:
-        expressions = [re.compile(glob_translate(pattern)) for pattern in wanted]
-    except (ValueError, re.error) as error:
-        raise UserError(f"the card of a data set has a pattern that means nothing: {error}") from error
-    matches = [file for file in inside if any(expression.fullmatch(file) for expression in expressions)]
-    return _of_one_kind(matches) if "train" in splits else _for_training(matches)
-
-
-def _for_training(files: Iterable[str]) -> list[str]:
-    """Return the files of the first kind of _DATA there is; of these the ones for training where names tell."""
-    files = _of_one_kind(files)
-    return [file for file in files if _FOR_TRAINING.search(file)] or files
-
-
-def _of_one_kind(files: Iterable[str]) -> list[str]:
-    names = [file for file in sorted(files) if not file.startswith(".") and file.rpartition("/")[2] not in _NO_DATA]
-    kinds = ([file for file in names if inner_suffix(Path(file)) == suffix] for suffix in _DATA)
-    return next(filter(None, kinds), [])
-
-
-@cache
-def _configurations(card: str) -> dict[str, dict[str, Any]]:
-    """Return the configurations that the card of a data set declares in its front matter, by their names."""
-    match = _FRONT_MATTER.match(read_file(Path(card), _CARD_LIMIT).decode(errors="replace"))
-    try:
-        values = yaml.safe_load(match[1]) if match is not None else None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"the card of a data set is no valid YAML: {shorten(str(error), 200)}", where=card) from error
-    entries = values.get("configs") if isinstance(values, dict) else None
-    entries = entries if isinstance(entries, list) else []
-    named = [entry for entry in entries if isinstance(entry, dict) and "config_name" in entry]
-    return {str(entry["config_name"]): entry for entry in named}

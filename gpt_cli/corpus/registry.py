@@ -57,52 +57,33 @@ _MAHONEY = "https://mattmahoney.net/dc"
 _WIKITEXT = (
     "https://huggingface.co/datasets/ggml-org/ci/resolve/927b3642933080f1b0e811e2f916e14c292992f9/wikitext-2-raw-v1.zip"
 )
-_WIKITEXT_SUM = "ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11"
 _TINYSTORIES = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
 
+# fmt: off
 CORPORA: tuple[DatasetInfo, ...] = (
     DatasetInfo(
-        name="tiny-shakespeare",
-        about="40,000 lines of Shakespeare",
-        url="https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        size=1_115_394,
-        sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        licence="public domain",
-        split="val_fraction 0.1: the last 111,540 characters validate",
+        "tiny-shakespeare", "40,000 lines of Shakespeare",
+        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+        1_115_394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        "public domain", "val_fraction 0.1: the last 111,540 characters validate",
     ),
     DatasetInfo(
-        name="enwik8",
-        about="the first 100,000,000 bytes of English Wikipedia in 2006, as XML",
-        url=f"{_MAHONEY}/enwik8.zip",
-        size=36_445_475,
-        sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
-        licence="GFDL",
-        split="90, 5 and 5 million bytes: train, validation, test",
-        zip_member="enwik8",
-        text_limit=100_000_000,
+        "enwik8", "the first 100,000,000 bytes of English Wikipedia in 2006, as XML", f"{_MAHONEY}/enwik8.zip",
+        36_445_475, "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+        "GFDL", "90, 5 and 5 million bytes: train, validation, test", zip_member="enwik8", text_limit=100_000_000,
     ),
     DatasetInfo(
-        name="text8",
-        about="English Wikipedia in 2006, reduced to a-z and spaces: 100,000,000 characters",
-        url=f"{_MAHONEY}/text8.zip",
-        size=31_344_016,
-        sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-        licence="GFDL",
-        split="90, 5 and 5 million characters: train, validation, test",
-        zip_member="text8",
-        text_limit=100_000_000,
+        "text8", "English Wikipedia in 2006, reduced to a-z and spaces: 100,000,000 characters",
+        f"{_MAHONEY}/text8.zip",
+        31_344_016, "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+        "GFDL", "90, 5 and 5 million characters: train, validation, test", zip_member="text8", text_limit=100_000_000,
     ),
     *(
         DatasetInfo(
-            name=name,
-            about=f"WikiText-2, {part} split, raw: good and featured Wikipedia articles",
-            url=_WIKITEXT,
-            size=4_721_645,
-            sha256=_WIKITEXT_SUM,
-            licence="CC BY-SA 3.0, GFDL",
-            split=f"the published {part} split",
-            zip_member=f"wikitext-2-raw/wiki.{member}.raw",
-            text_limit=16_000_000,
+            name, f"WikiText-2, {part} split, raw: good and featured Wikipedia articles", _WIKITEXT,
+            4_721_645, "ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11",
+            "CC BY-SA 3.0, GFDL", f"the published {part} split",
+            zip_member=f"wikitext-2-raw/wiki.{member}.raw", text_limit=16_000_000,
         )
         for name, part, member in (
             ("wikitext-2", "training", "train"),
@@ -111,50 +92,39 @@ CORPORA: tuple[DatasetInfo, ...] = (
         )
     ),
     DatasetInfo(
-        name="tinystories",
-        about="2.7 million short stories in a small child's words, by GPT-4: training split",
-        url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-train.txt",
-        size=2_227_753_162,
-        sha256="6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443",
-        licence="CDLA-Sharing-1.0",
-        split="the published training split",
+        "tinystories", "2.7 million short stories in a small child's words, by GPT-4: training split",
+        f"{_TINYSTORIES}/TinyStoriesV2-GPT4-train.txt",
+        2_227_753_162, "6418d412de72888f52b5142c761ac21a582f7d1166f0bfbdb5f03ccfdec90443",
+        "CDLA-Sharing-1.0", "the published training split",
     ),
     DatasetInfo(
-        name="tinystories-valid",
-        about="the same kind of stories: validation split",
-        url=f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
-        size=22_502_601,
-        sha256="6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
-        licence="CDLA-Sharing-1.0",
-        split="the published validation split",
+        "tinystories-valid", "the same kind of stories: validation split",
+        f"{_TINYSTORIES}/TinyStoriesV2-GPT4-valid.txt",
+        22_502_601, "6874bae9a4c1a4e7edcf0e53b86c17817e9cf881fc75ff2368da457b80c0585d",
+        "CDLA-Sharing-1.0", "the published validation split",
     ),
     *(
         DatasetInfo(
-            name=name,
-            about=f"IMDb, {part} split: 25,000 reviews of films, with the label pos or neg (Maas et al., 2011)",
-            url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-            size=84_125_825,
-            sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
-            licence="none stated: reviews by users of IMDb, published for research",
-            split=f"the published {part} split of labelled reviews",
-            tar_folder=f"aclImdb/{member}",
-            labels=("neg", "pos"),
-            text_limit=64_000_000,
+            name, f"IMDb, {part} split: 25,000 reviews of films, with the label pos or neg (Maas et al., 2011)",
+            "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+            84_125_825, "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+            "none stated: reviews by users of IMDb, published for research",
+            f"the published {part} split of labelled reviews",
+            tar_folder=f"aclImdb/{member}", labels=("neg", "pos"), text_limit=64_000_000,
         )
         for name, part, member in (("imdb", "training", "train"), ("imdb-test", "test", "test"))
     ),
     DatasetInfo(
-        name="opus-books-en-de",
-        about="51,467 sentences of old books, English and German, as prompts and completions (Tiedemann, 2012)",
-        url="https://object.pouta.csc.fi/OPUS-Books/v1/moses/de-en.txt.zip",
-        size=5_124_458,
-        sha256="556f5f2d9a954ee84bfd617e7648ed526312233d55b7bfd4d99cb3adbb5c75a3",
-        licence="free for personal, educational and research use",
-        split="none published: data.val_fraction and data.test_fraction, by a hash of the prompt",
-        zip_pair=("Books.de-en.en", "Books.de-en.de"),
-        text_limit=20_000_000,
+        "opus-books-en-de",
+        "51,467 sentences of old books, English and German, as prompts and completions (Tiedemann, 2012)",
+        "https://object.pouta.csc.fi/OPUS-Books/v1/moses/de-en.txt.zip",
+        5_124_458, "556f5f2d9a954ee84bfd617e7648ed526312233d55b7bfd4d99cb3adbb5c75a3",
+        "free for personal, educational and research use",
+        "none published: data.val_fraction and data.test_fraction, by a hash of the prompt",
+        zip_pair=("Books.de-en.en", "Books.de-en.de"), text_limit=20_000_000,
     ),
 )
+# fmt: on
 
 
 def find_corpus(name: str) -> DatasetInfo:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.literals import DocumentUnit, SplitBy
@@ -39,6 +40,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
     from gpt_cli.config import Config
     from gpt_cli.config.problems import to_error, translate_errors
     from gpt_cli.config.yaml_reader import ParsedYaml
+    from gpt_cli.corpus.hub import pin_config
 
     if keys.get("val_source") and keys["val_fraction"] != VAL_FRACTION:
         raise RequestError("--val-source is the validation text: --val-fraction has no meaning", hint="leave one out")
@@ -57,7 +59,7 @@ def data_config(corpus: list[str], **keys: Any) -> "DataConfig":
         raise RequestError(f"--weight is given {times} for {texts}", hint="give one --weight for each text, in order")
     values = {"data": {"source": corpus[0] if len(corpus) == 1 else corpus, **keys}}
     try:
-        return Config.model_validate(values).data
+        return pin_config(Config.model_validate(values), note).data  # all passes over a text are then of one commit
     except ValidationError as error:
         name = "the command line"
         raise to_error(name, [*translate_errors(error, ParsedYaml(name, values))]) from error

@@ -15,7 +15,7 @@ def run_name(source: str) -> str:
     """A name of letters (of any script), digits, _ and - for what is made of the text `source`, any data.source."""
     scheme, _, name = source.partition(":")
     if scheme == "hf":
-        from gpt_cli.corpus.hub import HubSource
+        from gpt_cli.corpus.hub_source import HubSource
 
         return to_slug(HubSource.parse(source).name)
     path = Path(name) if scheme in ("builtin", "corpus") else resolve_source(source)

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 def tokenize(
     corpus: Annotated[
         list[str] | None,
-        typer.Argument(metavar="CORPUS", help="Files, folders, globs, -, builtin:NAME or hf:NAME.", show_default=False),
+        typer.Argument(
+            metavar="CORPUS", help="Files, folders, globs, -, builtin:NAME or hf:OWNER/NAME.", show_default=False
+        ),
     ] = None,
     kind: Annotated[
         TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned tokens. [default: char]")
