@@ -92,8 +92,8 @@ ATTACK = [
         "as in the suite, and what takes seconds to make: 200,001 files, tables of millions of empty rows, a footer of"
         " 143 MB",
         (
-            "corpus/test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
-            "corpus/test_input_bounds.py::test_the_larger_bombs_end_in_one_error_in_10_seconds_and_300_mb",
+            "corpus/test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_600_mb",
+            "corpus/test_input_bounds.py::test_the_larger_bombs_end_in_one_error_in_10_seconds_and_600_mb",
         ),
         where="attack",
     ),

@@ -177,8 +177,8 @@ PROMISES = [
     Promise(
         "No input takes memory or time beyond a stated bound",
         "compressed text, JSON, tables, Parquet, folders and links that would become more than a machine has: each in a"
-        " process, at most 300 MB and 10 s of processor time",
-        ("corpus/test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb",
+        " process, at most 600 MB and 10 s of processor time",
+        ("corpus/test_input_bounds.py::test_every_bomb_ends_in_one_error_in_10_seconds_and_600_mb",
          "corpus/test_input_bounds.py::test_want_of_memory_is_not_called_damage"),
     ),
     Promise(

@@ -6,24 +6,26 @@ from itertools import chain
 
 import numpy as np
 
+from gpt_cli.corpus.records import peek
 from gpt_cli.errors import Notify, RequestError, UserError
 
-_MARK = "\ufeff"
 _NEWLINE = b"\n"
 _UNSUPPORTED = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
-
-
-_FORMATS = {
-    # what such a file begins with, what it is, what to do about it
-    b"\x1f\x8b\x08": ("gzip", "decompress it, or call it by a name that ends in .gz"),
-    b"\xfd7zXZ\0": ("xz", "decompress it, or call it by a name that ends in .xz"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "decompress it, or call it by a name that ends in .zst"),
-    b"PK\x03\x04": ("zip", "unpack it, and give the texts that are in it"),
-    b"%PDF-": ("PDF", "make a text of it, as pdftotext does"),
-    b"PAR1\x15": ("Parquet", "call it by a name that ends in .parquet"),
+FORMATS = {
+    b"\x1f\x8b\x08": "gzip",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"%PDF-": "PDF",
+    b"PAR1\x15": "Parquet",
 }
-_MAGICS = tuple(_FORMATS)
-_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
+"""The first bytes of files that are no text."""
+_MARKS = {  # UTF-32's little-endian mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 class BinaryError(UserError):
@@ -31,7 +33,7 @@ class BinaryError(UserError):
 
 
 class EncodingError(UserError):
-    """Contents in another encoding than the one that is asked for. The hint names the option for it."""
+    """Contents in another encoding than the one that is asked for."""
 
 
 def check_encoding(encoding: str) -> str:
@@ -42,54 +44,56 @@ def check_encoding(encoding: str) -> str:
     except (LookupError, ValueError):
         name = "undefined"
     if name in _UNSUPPORTED:
-        raise RequestError(
-            f"'{encoding}' is not an encoding of text", hint="utf-8, utf-16, latin-1, cp1252 and shift_jis are some"
-        )
+        raise RequestError(f"'{encoding}' is not an encoding of text, such as utf-8, utf-16, latin-1 or shift_jis")
     return name
 
 
 def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[str]:
-    """The text of `pieces`, newlines as they are, without a byte order mark, which is noted.
-
-    Raises UserError, with the offset of the byte, for text that is empty or not in `encoding`, and BinaryError for one
-    with a zero character, or in a format that is no text.
-    """
-    return (text for text, _ in _decode(pieces, name, encoding, note))
+    """As `decode_utf8`, but as `str`."""
+    return (data.decode() for data in decode_utf8(pieces, name, encoding, note))
 
 
 def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
-    """As `decode`, but in UTF-8, in pieces of whole characters; UTF-8 input is checked and not encoded again."""
-    if check_encoding(encoding) == "utf-8":
-        return (data for _, data in _decode(pieces, name, encoding, note))
-    return (text.encode() for text in decode(pieces, name, encoding, note))
+    """The text of `pieces` in UTF-8, in pieces of whole characters, newlines as they are, without a byte order mark.
 
-
-def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[tuple[str, bytes]]:
-    """Yield (text, its bytes in `encoding`) for each piece."""
+    A text that begins with the mark of UTF-16 or UTF-32 is read as such in place of UTF-8. Raises UserError, with the
+    offset of the byte, for text that is empty or not in `encoding`, and BinaryError for one with a zero character, or
+    in a format that is no text.
+    """
     encoding = check_encoding(encoding)
+    head, pieces = peek(filter(None, pieces), 8)
+    if found := next((kind for magic, kind in FORMATS.items() if head.startswith(magic)), None):
+        raise BinaryError(f"{name} is {found}, not text")
+    if encoding == "utf-8" and (wide := next((_MARKS[mark] for mark in _MARKS if head.startswith(mark)), None)):
+        note(f"{name} starts with the byte order mark of {wide.upper()}, and is read as that")
+        encoding = wide
+    as_utf8 = None if encoding == "utf-8" else _Utf8Check()
+    texts = _decode_strictly(pieces, name, encoding)
+    empty = True
+    for text, data in texts:
+        if as_utf8 is not None:
+            as_utf8.feed(data)
+        if empty and text.startswith("\ufeff"):
+            note(f"{name} starts with a byte order mark, which was dropped")
+            text, data = text[1:], data[len(codecs.BOM_UTF8) :]
+        if text:
+            empty = False
+            yield data if encoding == "utf-8" else text.encode()
+    if empty:
+        raise UserError(f"{name} is empty")
+    if as_utf8 is not None and as_utf8.is_likely:
+        note(f"{name} is valid UTF-8, and is read as {encoding.upper()}: one encoding is for all texts")
+
+
+def _decode_strictly(pieces: Iterable[bytes], name: str, encoding: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (text, its bytes in `encoding`) for each piece, and for the end, which is empty unless it is cut off."""
     stream = codecs.getincrementaldecoder(encoding)()
     offset = lines = 0  # bytes and lines that `stream` has consumed
-    as_utf8 = _Utf8Check() if encoding != "utf-8" else None
-    empty = first = True
-    for piece in chain(filter(None, pieces), [b""]):  # an empty one is the end
-        if offset == 0 and piece.startswith(_MAGICS):
-            found, way_out = next(kind for magic, kind in _FORMATS.items() if piece.startswith(magic))
-            raise BinaryError(f"{name} is {found}, not text", hint=way_out)
-        if offset == 0 and encoding == "utf-8" and piece.startswith(_WIDE_MARKS):
-            bits = 32 if piece.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) else 16
-            raise EncodingError(
-                f"{name} is UTF-{bits}, not UTF-8",
-                kind="set",
-                keys=["data.encoding"],
-                choices=[f"utf-{bits}"],
-            )
-        if encoding == "utf-8" and (zero := piece.find(b"\0")) >= 0:
-            raise BinaryError(f"{name} is binary, not text: there is a zero byte at offset {offset + zero:,}")
-        if as_utf8 is not None:
-            as_utf8.feed(piece)
+    for piece in chain(pieces, [b""]):
         pending = stream.getstate()[0]
+        zero = piece.find(b"\0") if encoding == "utf-8" else -1
         try:
-            text = stream.decode(piece, not piece)
+            text = stream.decode(piece, not piece) if zero < 0 else "\0"
         except UnicodeDecodeError as error:
             position = offset - len(pending) + error.start
             raise EncodingError(
@@ -100,30 +104,20 @@ def _decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> 
                 choices=["latin-1"],
             ) from error
         except UnicodeError as error:  # UTF-16 or UTF-32 without a byte order mark
-            raise UserError(
-                f"{name} is not {encoding.upper()}: {error}", hint=f"without a mark: {encoding}-le or {encoding}-be"
+            raise EncodingError(
+                f"{name} is not {encoding.upper()}: {error}",
+                kind="set",
+                keys=["data.encoding"],
+                choices=[f"{encoding}-le", f"{encoding}-be"],
             ) from error
-        if encoding != "utf-8" and "\0" in text:
-            raise BinaryError(f"{name} is binary, not text: there is a zero character near offset {offset:,}")
+        if "\0" in text:
+            raise BinaryError(f"{name} is binary, not text: there is a zero byte at offset {offset + max(0, zero):,}")
         offset += len(piece)
         # bytes.count takes six times as long, and the interpreter's lock with it
         lines += int(np.count_nonzero(np.frombuffer(piece, dtype=np.uint8) == _NEWLINE[0]))
         data = pending + piece if pending else piece
-        if incomplete := len(stream.getstate()[0]):  # bytes of a character that goes on in the next piece
-            data = data[:-incomplete]
-        if text and first and text.startswith(_MARK):
-            note(f"{name} starts with a byte order mark, which was dropped")
-            text, data, first = text[1:], data[len(codecs.BOM_UTF8) :], False
-        if text:
-            empty = first = False
-            yield text, data
-    if empty:
-        raise UserError(f"{name} is empty")
-    if as_utf8 is not None and as_utf8.is_likely:
-        note(
-            f"{name} is valid UTF-8, and is read as {encoding.upper()}: one encoding is for all texts;\n"
-            "if another file alone has it, write that one anew as UTF-8"
-        )
+        incomplete = len(stream.getstate()[0])  # bytes of a character that continues in the next piece
+        yield text, data[:-incomplete] if incomplete else data
 
 
 class _Utf8Check:

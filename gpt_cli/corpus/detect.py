@@ -7,8 +7,9 @@ from typing import Any
 from gpt_cli.config import to_yaml_scalar
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.json_records import parse_json_line
 from gpt_cli.corpus.readers import ReaderOptions
-from gpt_cli.corpus.records import Record, is_chat, parse_json_line
+from gpt_cli.corpus.records import Record, is_chat
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import UserError
 

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from gpt_cli.config.synonyms import suggest
-from gpt_cli.corpus.readers import inner_suffix
+from gpt_cli.corpus.stored_file import inner_suffix
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
 

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -182,13 +181,11 @@ def _labelled(source: str, data: DataConfig, note: Notify) -> Iterator[tuple[str
                     raise MissingKeyError(data.label_key, "data.label_key", record, "label")
                 yield record.where, text, label, True
             continue
-        path = Path(file.name)
-        folder = path.absolute().parent.name
-        if not path.exists() or not folder:
+        if not file.folder:
             formats = ", ".join(RECORD_SUFFIXES)
             raise UserError(f"{file.name} has no labels: they are read from {formats}, or are the names of folders")
         for where, pieces in file.read(note):
-            yield where, b"".join(pieces).decode(), folder, False
+            yield where, b"".join(pieces).decode(), file.folder, False
 
 
 def _shown(text: LabelledText) -> str:

@@ -1,235 +1,137 @@
-"""Records of a Parquet table, with bounds on memory that are checked before anything is decoded.
-
-A page is decompressed whole, and its header has its decompressed size: so all page headers of a row group are read
-first (`parquet_pages`), and the number of rows decoded at once follows from them.
-"""
+"""Records of a Parquet table, decoded in batches of few enough rows to bound their memory."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from gpt_cli.corpus.parquet_pages import Page, PageError, read_pages
-from gpt_cli.corpus.records import LONGEST_RECORD, Record, twice_error
-from gpt_cli.errors import UserError, first_line, require_package
+from gpt_cli.corpus.records import LONGEST_RECORD, Record, check_length, twice_error
+from gpt_cli.corpus.stored_file import StoredFile
+from gpt_cli.errors import Notify, UserError, first_line, require_package
 from gpt_cli.files.durable import CHUNK
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.terminal.words import format_size
 
 _INSTALL = "gpt-cli[data]"
 _MAX_BATCH_ROWS = 256  # decoded at once
-_MAX_BATCH_BYTES = 32 << 20  # bytes of text of a batch whose rows may lie in many pages
-_MAX_PAGE = 96 << 20  # bytes; DuckDB writes pages of up to 100 million
-_MAX_DICTIONARY = 16 << 20  # bytes
-_MAX_PAGE_VALUES = 1 << 24  # of a page
-_MAX_FOOTER = 8 << 20  # bytes; parsed it takes some ten times as much
+_BATCH_BYTES = 64 << 10  # of the values decoded at once, if they have the average length
+_MAX_BATCH_BYTES = 128 << 20  # if they have the greatest
+_SMALL_CHUNK = 4 << 20  # bytes of a column chunk whose dictionary need not be looked at
+_ALWAYS_ALLOWED = 128 << 20  # bytes of a column chunk, of which a page may be all
+_MAX_EXPANSION = 100  # of a larger chunk: text compresses 3 to 10 times
 _MAX_ROW_GROUPS = 50_000
-_MAX_EXPANSION = 200  # as for other compressed files
-_ALWAYS_ALLOWED = 128 << 20  # bytes of decompressed pages
-_DELTA_ENCODINGS = {  # their values have no size in the page header
-    5: "DELTA_BINARY_PACKED",
-    6: "DELTA_LENGTH_BYTE_ARRAY",
-    7: "DELTA_BYTE_ARRAY",
-}
 
 
-def read_parquet(path: Path, keys: Collection[str]) -> Iterator[Record]:
-    """A record for each row, with the columns `keys`: texts, numbers, lists and objects. The first row, where no key is
-    named, with all columns that can be read.
+def read_parquet(file: StoredFile, keys: Collection[str], _encoding: str, _note: Notify) -> Iterator[Record]:
+    """A record for each row, with the columns `keys`; the first row alone, with all columns, where no key is named.
 
-    Raises UserError for a file that is not Parquet, a page of more than 96 MiB, a dictionary or value of more than 16
-    MiB, a footer of more than 8 MiB, or pages that expand to more than 200 times their size in the file (128 MiB are
-    always allowed; the same holds for the values themselves).
+    Raises UserError for a file that is not Parquet, one of `keys` in two columns, and what is too large to be decoded:
+    a value, the footer, or a column of a row group that expands to more than 100 times its size (128 MiB are allowed).
     """
+    path = file.path
     arrow = require_package("pyarrow", f"reading {path} needs", _INSTALL)
-    parquet = require_package("pyarrow.parquet", f"reading {path} needs", _INSTALL)
+    require_package("pyarrow.parquet", f"reading {path} needs", _INSTALL)
     try:
-        with translate_os_errors("read", path), path.open("rb") as stream, path.open("rb", buffering=0) as headers:
-            _check_footer(path, headers)
-            table = parquet.ParquetFile(
-                stream, buffer_size=CHUNK, pre_buffer=False, thrift_container_size_limit=_MAX_ROW_GROUPS
-            )
-            names: list[str] = table.schema_arrow.names
-            for key in keys:
-                if names.count(key) > 1:
-                    raise twice_error(f"{path} has {names.count(key)} columns '{key}'")
-            unique = [name for name in dict.fromkeys(names) if names.count(name) == 1]
-            columns = {name: _Column(path, name, table, headers, arrow) for name in unique if not keys or name in keys}
+        with translate_os_errors("read", path), file.open() as stream:
+            table = _Table(path, stream, arrow)
+            names: list[str] = table.names
+            if twice := next((key for key in keys if names.count(key) > 1), None):
+                raise twice_error(f"{path} has {names.count(twice)} columns '{twice}'")
             if not keys:
-                yield Record(f"{path}:1", dict(_first_values(columns)))
+                yield Record(f"{path}:1", table.first_row())
                 return
-            others = {} if set(keys) <= columns.keys() else dict.fromkeys(names)
-            rows = zip(*(column.values() for column in columns.values()), strict=True) if columns else iter([()])
-            for number, row in enumerate(rows, 1):
-                values = dict(zip(columns, row, strict=True))
-                yield Record(f"{path}:{number}", {**others, **values})
+            columns = [name for name in names if name in keys]
+            others = {} if set(keys) <= set(names) else dict.fromkeys(names)
+            for number, row in enumerate(table.rows(columns), 1):
+                yield Record(f"{path}:{number}", {**others, **dict(zip(columns, row, strict=True))})
     except MemoryError as error:  # pyarrow's ArrowMemoryError is one, too
-        raise UserError(
-            f"there is too little memory to read {path}", hint="free some, or write it with smaller row groups"
-        ) from error
+        raise UserError(f"there is too little memory to read {path}") from error
     except arrow.ArrowException as error:
-        raise _damage_error(path, first_line(error)[:200]) from error
+        raise UserError(f"{path} is not a whole Parquet file: {first_line(error)[:200]}") from error
 
 
-def _first_values(columns: "Mapping[str, _Column]") -> Iterator[tuple[str, Any]]:
-    for name, column in columns.items():
-        with suppress(UserError, StopIteration):  # a column that cannot be read need not be
-            yield name, next(column.values())
+class _Table:
+    """An open Parquet file."""
 
+    def __init__(self, path: Path, stream: IO[bytes], arrow: Any) -> None:
+        """Raises UserError for a footer that is too large: pyarrow decodes it whole, to some ten times its size."""
+        arrow.set_memory_pool(arrow.system_memory_pool())  # mimalloc, the default, keeps some 40 MB
+        self._path, self._size, self._arrow = path, stream.seek(0, os.SEEK_END), arrow
+        stream.seek(max(0, self._size - 8))
+        footer = int.from_bytes(stream.read(4), "little")
+        if LONGEST_RECORD < footer < self._size:
+            raise UserError(f"{path} has a footer of {format_size(footer)}, above {format_size(LONGEST_RECORD)}")
+        limits = {"thrift_container_size_limit": _MAX_ROW_GROUPS}
+        self._open: Any = partial(arrow.parquet.ParquetFile, stream, buffer_size=CHUNK, pre_buffer=False, **limits)
+        self._file = self._open()
+        self.names: list[str] = self._file.schema_arrow.names
 
-class _Column:
-    """A column of a Parquet file, whose values are read in batches of bounded size."""
+    def first_row(self) -> dict[str, Any]:
+        """The first row. A column is left out that cannot be read."""
+        row = {}
+        for name in (name for name in self.names if self.names.count(name) == 1):
+            with suppress(UserError, StopIteration):
+                row[name] = next(self.rows([name]))[0]
+        return row
 
-    def __init__(self, path: Path, name: str, table: Any, headers: IO[bytes], arrow: Any) -> None:
-        self._path, self._name, self._table, self._headers, self._arrow = path, name, table, headers, arrow
-        self._type = table.schema_arrow.field(name).type
-        leaves = [n for n in range(len(table.schema)) if f"{table.schema.column(n).path}.".startswith(f"{name}.")]
-        groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
-        self._chunks = [[group.column(leaf) for leaf in leaves] for group in groups]
-        compressed = sum(max(0, chunk.total_compressed_size) for chunks in self._chunks for chunk in chunks)
-        if compressed > os.fstat(headers.fileno()).st_size:
-            raise _damage_error(path, "its row groups are longer than the file")
-        self._compressed = compressed
+    def rows(self, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+        """The values of each row, in Python's types. Raises UserError for one that is too long."""
+        if not columns:
+            yield ()
+            return
+        start = 1
+        for group in range(self._file.num_row_groups):
+            rows = min(self._rows_at_once(group, column) for column in columns)
+            for batch in self._file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+                yield from zip(*(self._values(batch.column(column), start) for column in columns), strict=True)
+                start += batch.num_rows
 
-    def values(self) -> Iterator[Any]:
-        """The values in order: str, int, float, bool, None, or lists and objects of these."""
-        types, of_values = self._arrow.types, _ExpansionLimit(self._path, self._compressed)
-        is_text = types.is_string(self._type) or types.is_large_string(self._type)
-        binary = self._arrow.large_binary() if types.is_large_string(self._type) else self._arrow.binary()
-        row = 0
-        for group, rows in self._batch_sizes(_ExpansionLimit(self._path, self._compressed)):
-            for batch in self._table.iter_batches(rows, row_groups=[group], columns=[self._name], use_threads=False):
-                column = batch.column(0)
-                for value in column.view(binary) if is_text else column:
-                    row += 1
-                    location = f"{self._path}:{row}"
-                    if not is_text:
-                        yield _checked_value(value, location)
-                    elif (buffer := value.as_buffer()) is None:
-                        yield None
-                    else:
-                        of_values.add(buffer.size)  # a value of a dictionary may be in a million rows
-                        yield _decode_value(buffer, location)
+    def _values(self, column: Any, start: int) -> list[Any]:
+        """The values of an array whose first one is of row `start`."""
+        if column.nbytes > LONGEST_RECORD:
+            for index in range(len(column)):
+                check_length(column.slice(index, 1).nbytes, "value", str(self._path), start + index)
+        try:
+            values: list[Any] = column.to_pylist()
+        except UnicodeDecodeError as error:
+            row = start
+            with suppress(UnicodeDecodeError):
+                for row, value in enumerate(column, start):  # noqa: B007 - the row that fails is the last
+                    value.as_py()
+            reason = f"this text is not UTF-8: byte at offset {error.start:,}"
+            raise UserError(reason, where=f"{self._path}:{row}") from error
+        return values
 
-    def _batch_sizes(self, limit: "_ExpansionLimit") -> Iterator[tuple[int, int]]:
-        """Yield (row group, rows to decode at once). Raises UserError for a page that is too large."""
-        for group, chunks in enumerate(self._chunks):
-            sizes = [_page_sizes(self._path, self._headers, chunk, limit) for chunk in chunks if chunk.num_values]
-            if sizes:  # else there may be no page at all
-                yield group, min(size.rows() for size in sizes)
+    def _rows_at_once(self, group: int, column: str) -> int:
+        """The rows of a batch, so that its values take _BATCH_BYTES. Raises UserError for what is too large."""
+        metadata, schema = self._file.metadata.row_group(group), self._file.schema
+        average = longest = 1
+        for index in range(len(schema)):
+            leaf, chunk = schema.column(index).path, metadata.column(index)
+            if not f"{leaf}.".startswith(f"{column}."):
+                continue
+            size = chunk.total_uncompressed_size
+            if size > max(_ALWAYS_ALLOWED, _MAX_EXPANSION * min(chunk.total_compressed_size, self._size)):
+                raise UserError(f"{self._path} expands to {format_size(size)} in a row group: that is no ordinary text")
+            average += size // max(1, metadata.num_rows)
+            if "DELTA_BYTE_ARRAY" in chunk.encodings:  # the beginning of a value may be in many rows
+                longest += size
+            elif chunk.has_dictionary_page and chunk.physical_type == "BYTE_ARRAY":
+                longest += size if size <= _SMALL_CHUNK else self._longest_shared(group, leaf, size)
+        return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // average, _MAX_BATCH_BYTES // longest))
 
-
-def _check_footer(path: Path, stream: IO[bytes]) -> None:
-    """Raise UserError for a footer of more than _MAX_FOOTER bytes: pyarrow decodes it whole."""
-    size = os.fstat(stream.fileno()).st_size
-    stream.seek(max(0, size - 8))
-    length = int.from_bytes(stream.read(8)[:4], "little")
-    if _MAX_FOOTER < length <= size:
-        raise UserError(
-            f"{path} describes itself in {format_size(length)}, more than the {format_size(_MAX_FOOTER)} that are"
-            " read here",
-            hint="write it with larger row groups, or in several files",
-        )
-
-
-class _ExpansionLimit:
-    """The limit of the decompressed size of a column."""
-
-    def __init__(self, path: Path, compressed: int) -> None:
-        self._path = path
-        self._limit = max(_ALWAYS_ALLOWED, _MAX_EXPANSION * compressed)
-        self._size = 0
-
-    def add(self, size: int) -> None:
-        """Count `size` more bytes. Raises UserError if the limit is exceeded."""
-        self._size += size
-        if self._size > self._limit:
-            raise UserError(
-                f"{self._path} expands to more than {format_size(self._limit)}: that is no ordinary text",
-                hint="if you trust it, write it as .jsonl and give that",
-            )
-
-
-def _page_sizes(path: Path, stream: IO[bytes], chunk: Any, limit: _ExpansionLimit) -> "_PageSizes":
-    """The sizes of the pages of a column chunk. Raises UserError for a page that is too large."""
-    start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-    if dictionary is not None and 0 < dictionary < start:
-        start = dictionary
-    sizes = _PageSizes()
-    try:
-        for page in read_pages(stream, start, chunk.total_compressed_size):
-            _check_page(path, page)
-            sizes.add(page)
-            limit.add(page.size)
-    except PageError as error:
-        raise _damage_error(path, str(error)) from error
-    return sizes
-
-
-class _PageSizes:
-    """The page sizes of a row group, which limit how many of its rows are decoded at once."""
-
-    def __init__(self) -> None:
-        self._max_page = self._max_dictionary = 1
-        self._min_values = self._last_values = _MAX_BATCH_ROWS  # values of a page, but for the last
-
-    def add(self, page: Page) -> None:
-        if page.is_dictionary:
-            self._max_dictionary = max(self._max_dictionary, page.size)
-        elif page.is_data:
-            self._max_page = max(self._max_page, page.size)
-            self._min_values, self._last_values = min(self._min_values, self._last_values), page.values
-
-    def rows(self) -> int:
-        """The rows of a batch, so that its text is not much larger than the largest page allowed."""
-        pages = 2 if self._min_values >= _MAX_BATCH_ROWS else _MAX_BATCH_ROWS  # that a batch spans at most
-        rows = _MAX_BATCH_ROWS if pages * self._max_page <= _MAX_PAGE else _MAX_BATCH_BYTES // self._max_page
-        return max(1, min(rows, _MAX_BATCH_BYTES // self._max_dictionary))
-
-
-def _check_page(path: Path, page: Page) -> None:
-    """Raise UserError for a page that is too large, or whose size cannot be known before it is decoded."""
-    limit = _MAX_DICTIONARY if page.is_dictionary else _MAX_PAGE
-    if page.size > limit:
-        raise UserError(
-            f"{path} has a {'dictionary' if page.is_dictionary else 'page'} of {format_size(page.size)}, more than"
-            f" the {format_size(limit)} that are read here",
-            hint="write it with smaller row groups",
-        )
-    if page.values > (page.size // 4 if page.is_dictionary else _MAX_PAGE_VALUES):
-        raise UserError(f"{path} has {page.values:,} values in a page of {format_size(page.size)}")
-    if page.encoding in _DELTA_ENCODINGS:
-        raise UserError(
-            f"{path} has its text in Parquet's encoding {_DELTA_ENCODINGS[page.encoding]}, whose size is not known"
-            " in advance",
-            hint="write it anew with pyarrow, which uses PLAIN",
-        )
-
-
-def _damage_error(path: Path, reason: str) -> UserError:
-    return UserError(f"{path} is not a whole Parquet file: {reason}")
-
-
-def _decode_value(buffer: Any, location: str) -> str:
-    """The text of a value. Raises UserError if it is too long, or not UTF-8."""
-    if buffer.size > LONGEST_RECORD:
-        raise _too_long_error(location)
-    try:
-        return bytes(buffer).decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"this text is not UTF-8: byte at offset {error.start:,}", where=location) from error
-
-
-def _checked_value(value: Any, location: str) -> Any:
-    """A value that is no text, in Python's types. Raises UserError if it is too long."""
-    nested = getattr(value, "values", None)  # of a list
-    if getattr(nested, "nbytes", 0) > LONGEST_RECORD:
-        raise _too_long_error(location)
-    return value.as_py()
-
-
-def _too_long_error(location: str) -> UserError:
-    return UserError(
-        f"this value is longer than {format_size(LONGEST_RECORD)}, the most that is read from a table", where=location
-    )
+    def _longest_shared(self, group: int, leaf: str, default: int) -> int:
+        """Bytes of the longest text in the dictionary of a column chunk; `default` if there is none or it fails."""
+        table = self._open(metadata=self._file.metadata, read_dictionary=[leaf])
+        with suppress(self._arrow.ArrowException, StopIteration):
+            batch = next(table.iter_batches(1, row_groups=[group], columns=[leaf], use_threads=False))
+            arrays = batch.columns
+            while arrays:
+                if hasattr(array := arrays.pop(), "dictionary"):
+                    return max((getattr(value.as_buffer(), "size", 0) for value in array.dictionary), default=0)
+                arrays += (
+                    array.flatten() if hasattr(array, "field") else [array.values] if hasattr(array, "values") else []
+                )
+        return default

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.corpus.compression import expand, is_compressed
-from gpt_cli.corpus.records import parse_json_line
+from gpt_cli.corpus.json_records import parse_json_line
+from gpt_cli.corpus.stored_file import StoredFile, is_compressed
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import read_file
 from gpt_cli.files.locations import similar_paths
@@ -22,7 +22,7 @@ def file_name(path: Path) -> str:
 
 
 def read_small_file(path: Path) -> str:
-    """The text of a file, decompressed as its suffix says, or of standard input for `-`.
+    """The text of a file, decompressed by its suffix, or of standard input for `-`.
 
     Raises RequestError if it is missing, a directory, too large or not UTF-8, and UserError for damaged compression.
     """
@@ -40,14 +40,13 @@ def read_small_file(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        message = f"the prompt is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
-        hint = "write it anew as UTF-8, for instance with iconv"
-        raise RequestError(message, where=file_name(path), hint=hint) from None
+        reason = f"the prompt is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
+        raise RequestError(reason, where=file_name(path)) from None
 
 
 def _expand(path: Path) -> bytes:
     data = bytearray()
-    for piece in expand(path):
+    for piece in StoredFile.at(path).pieces():
         data += piece
         if len(data) > _LIMIT:
             raise RequestError(f"{path} expands to more than {format_size(_LIMIT)}")
@@ -79,6 +78,6 @@ def json_objects(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         value = parse_json_line(line, location)
         record = value if isinstance(value, dict) else {}
         if not isinstance(record.get("prompt"), str):
-            hint = f"its keys are: {', '.join(record)[:200]}" if record else None
-            raise UserError("a JSON object with the key prompt, a text, is expected", where=location, hint=hint)
+            names = f"; its keys are {', '.join(record)[:200]}" if record else ""
+            raise UserError(f"a JSON object with the key prompt, a text, is expected{names}", where=location)
         yield location, value

@@ -12,46 +12,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from shlex import quote
-from typing import TypeVar, cast
+from typing import cast
 
 from gpt_cli.corpus import hub
+from gpt_cli.corpus.archive_folders import files_in_archive, is_archive
 from gpt_cli.corpus.builtin import python_docs, python_keywords
-from gpt_cli.corpus.decoding import BinaryError
-from gpt_cli.corpus.folders import by_parts, is_file, match_sorted, walk
-from gpt_cli.corpus.readers import (
-    RECORD_SUFFIXES,
-    ReaderOptions,
-    TextFile,
-    inner_suffix,
-    plain_text,
-    records_file,
-    rewindable,
-    text_file,
-)
-from gpt_cli.corpus.records import Record, Stream
+from gpt_cli.corpus.folders import files_in_folder, match_sorted
+from gpt_cli.corpus.readers import RECORD_SUFFIXES, ReaderOptions, TextFile, plain_text, records_file, text_file
+from gpt_cli.corpus.records import Record
 from gpt_cli.corpus.registry import CORPORA, local_path
-from gpt_cli.errors import Notify, RequestError, UserError
+from gpt_cli.corpus.stored_file import StoredFile, inner_suffix, rewindable
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files.durable import CHUNK
-from gpt_cli.files.kinds import TEXTS, kind_of, kind_of_names, refuse_unless
+from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.files.locations import similar_paths
 from gpt_cli.files.os_errors import translate_os_errors
-from gpt_cli.terminal.words import plural
 
-_T = TypeVar("_T")
 BUILTIN = "builtin:python-docs"
 KEYWORDS = "builtin:python-keywords"
-_NOT_TEXT = frozenset(
-    [
-        *(".7z", ".jar", ".rar", ".tar", ".tgz", ".whl", ".zip"),  # archives
-        *(".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"),  # images
-        *(".avi", ".flac", ".m4a", ".mkv", ".mov", ".mp3", ".mp4", ".ogg", ".wav", ".webm"),  # sound and film
-        *(".doc", ".docx", ".odt", ".pdf", ".ppt", ".pptx", ".xls", ".xlsx"),  # documents
-        *(".eot", ".otf", ".ttf", ".woff", ".woff2"),  # fonts
-        *(".class", ".dll", ".dylib", ".exe", ".o", ".pyc", ".so", ".wasm"),  # programs
-        *(".bin", ".db", ".h5", ".npy", ".npz", ".pt", ".pth", ".safetensors", ".sqlite"),  # data
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -81,55 +59,38 @@ def find_files(source: str, options: ReaderOptions, note: Notify) -> list[TextFi
     """The files that a source names, in order.
 
     A source is `-` (standard input), `builtin:NAME`, `corpus:NAME` (downloaded before), `hf:OWNER/NAME` (from the
-    network), a file (also .gz, .bz2, .xz, .zst; see `text_file`), a folder (all its text files, sorted), or a glob.
-    `note` is called for files that are skipped.
+    network), a file (also .gz, .bz2, .xz, .zst; see `text_file`), a folder (all its text files, sorted), a .zip or .tar
+    of one, or a glob. `note` is called for files that are skipped.
 
     Raises RequestError for a source that does not exist, and UserError for a folder without text.
     """
     scheme, _, name = source.partition(":")
     if not source:
-        raise RequestError("the name of a text is empty, which names nothing")
+        raise RequestError("the name of a text must not be empty")
     if source == "-":
-        pieces = rewindable(standard_input)
-        return [plain_text("standard input", None, pieces, options)]
+        return [plain_text("standard input", None, rewindable(standard_input), options)]
     if source == KEYWORDS:
         return [records_file(KEYWORDS, options, _keyword_records)]
     if source == BUILTIN:
         data = python_docs().encode()
         return [TextFile(BUILTIN, len(data), lambda note: iter([(BUILTIN, [data])]))]
     if scheme == "corpus":
-        return [replace(text_file(path := local_path(name), options), path=path)]
+        return [_text_file(local_path(name), options)]
     if scheme == "hf":
-        return [replace(text_file(path, options), path=path) for path in hub.download_dataset(name, note)]
+        return [_text_file(path, options) for path in hub.download_dataset(name, note)]
     if scheme == "builtin":
-        raise RequestError(f"there is no built-in corpus '{name}'", hint=f"there are {BUILTIN} and {KEYWORDS}")
-    path = find_path(source)
-    paths = _expand_path(path, note)
+        raise RequestError(f"there is no built-in corpus '{name}'", choices=[BUILTIN, KEYWORDS])
+    files = [(path, file) for path in _expand_path(find_path(source), note) for file in _stored_files(path, note)]
     # Beside others they belong to a project, and one of them may be a list of anything.
-    is_project = any(inner_suffix(one) not in RECORD_SUFFIXES for one in paths)
-    files = [replace(text_file(one, options, is_project=is_project), path=one) for one in paths]
-    if not is_project and options.documents is None and (plain := [one for one in files if one.records is None]):
+    is_project = any(inner_suffix(file.path) not in RECORD_SUFFIXES for _, file in files)
+    texts = [replace(text_file(file, options, is_project=is_project), path=path) for path, file in files]
+    if not is_project and options.documents is None and (plain := [text for text in texts if text.records is None]):
         note(f"{plain[0].name} is read as plain text, marks and all")
-    return [replace(file, read=partial(_read_of_folder, path, file)) for file in files] if path.is_dir() else files
+    return texts
 
 
-def _keyword_records(_keys: Collection[str], _note: Notify) -> Iterator[Record]:
-    for number, (text, label) in enumerate(python_keywords(), 1):
-        yield Record(f"{KEYWORDS}:{number}", {"text": text, "label": label})
-
-
-def _read_of_folder(folder: Path, file: TextFile, note: Notify) -> Iterator[Stream]:
-    """The documents of one of the files of `folder`, which was named in place of them."""
-    for name, pieces in _hint_at_texts(folder, file.read(note)):
-        yield name, _hint_at_texts(folder, pieces)
-
-
-def _hint_at_texts(folder: Path, items: Iterable[_T]) -> Iterator[_T]:
-    try:
-        yield from items
-    except BinaryError as error:
-        error.hint = f"of a folder, name the texts alone, such as {quote(str(folder / '*.txt'))}"
-        raise
+def _text_file(path: Path, options: ReaderOptions) -> TextFile:
+    return replace(text_file(StoredFile.at(path), options), path=path)
 
 
 def standard_input() -> Iterator[bytes]:
@@ -143,9 +104,7 @@ def standard_input() -> Iterator[bytes]:
 def refuse_standard_input(sources: Iterable[str]) -> None:
     """Raise RequestError for a request of several runs if one of their texts is standard input."""
     if "-" in sources:
-        raise RequestError(
-            "each run reads its text, and standard input is read once", hint="put it in a file, and name that"
-        )
+        raise RequestError("each run reads its text, and standard input can be read only once")
 
 
 def find_path(source: str) -> Path:
@@ -166,23 +125,23 @@ def refuse_overwriting(output: Path, sources: Iterable[str], option: str) -> Non
         else:
             is_text = glob.has_magic(path) and place in map(os.path.realpath, match_sorted(path))
         if is_text:
-            raise RequestError(
-                f"{output} belongs to the text {source}, which this would change",
-                hint=f"choose another file with {option}",
-            )
+            raise RequestError(f"{option} {output} would change the text {source}")
+
+
+def _keyword_records(_keys: Collection[str], _note: Notify) -> Iterator[Record]:
+    for number, (text, label) in enumerate(python_keywords(), 1):
+        yield Record(f"{KEYWORDS}:{number}", {"text": text, "label": label})
 
 
 def _expand_path(path: Path, note: Notify) -> list[Path]:
-    """The files of a path, a folder or a glob. Raises RequestError, with a hint, if there are none."""
+    """The files of a path, a folder or a glob. Raises RequestError if there are none."""
     refuse_unless(TEXTS, path, "text")
     with translate_os_errors("read", path):
         if path.is_dir():
-            return _files_in(path, note)
+            return files_in_folder(path, note)
         if path.exists():
             return [path]
-        if (hint := _hint_if_no_path(path)) is not None:
-            raise RequestError(f"{_restore_url(path)} does not exist", hint=hint)
-        if glob.has_magic(str(path)):
+        if glob.has_magic(str(path)) and not re.match(r"\w+:/", str(path)):
             if files := [match for match in map(Path, match_sorted(str(path))) if match.is_file()]:
                 return [file for file in files if file.stat().st_size] or files  # as in a folder
             raise RequestError(f"no file matches {path}")
@@ -190,52 +149,19 @@ def _expand_path(path: Path, note: Notify) -> list[Path]:
             target = os.readlink(path)
             where = "itself" if target == path.name else f"{target}, where there is no file"
             raise RequestError(f"{path} is a link to {where}")
-    raise RequestError(f"{_restore_url(path)} does not exist", choices=similar_paths(path))
+    raise _missing_error(path)
 
 
-def _restore_url(path: Path) -> str:
-    """The path as it was typed: a URL gets back the second slash that `Path` drops."""
-    return re.sub(r"^(\w+):/+(?=.)", r"\1://", str(path))
+def _stored_files(path: Path, note: Notify) -> list[StoredFile]:
+    """The file at `path`, or those of the archive that it is, if it was named itself."""
+    return files_in_archive(path, note) if is_archive(path) and path.is_file() else [StoredFile.at(path)]
 
 
-def _hint_if_no_path(path: Path) -> str | None:
-    """A hint if `path` is a URL or the name of a known corpus, else None."""
-    name = str(path)
-    if match := re.match(r"(https?):/+(.+)", name):
-        file, address = quote(path.name.partition("?")[0] or "text"), quote(f"{match[1]}://{match[2]}")
-        return f"nothing is downloaded unasked: curl -Lo {file} {address}, then give {file}"
-    if f"builtin:{name}" in (BUILTIN, KEYWORDS):
-        return f"did you mean builtin:{name}?"
-    if name in {corpus.name for corpus in CORPORA}:
-        return f"it is a known text: gpt data get {name}, then give corpus:{name}"
-    return None
-
-
-def _files_in(folder: Path, note: Notify) -> list[Path]:
-    """The text files under `folder`, sorted; not hidden, empty and binary ones, nor runs, token stores and models."""
-    files: list[str] = []
-    skipped: list[Path] = []
-    others: dict[str, list[Path]] = {}
-    for path, entries in walk(str(folder)):
-        if (kind := kind_of_names([entry.name for entry in entries])) is not None:
-            others.setdefault(kind, []).append(Path(path))
-            entries.clear()
-        for entry in entries:
-            if is_file(entry) and entry.stat().st_size > 0:
-                if inner_suffix(Path(entry.name)) in _NOT_TEXT:
-                    skipped.append(Path(entry.path))
-                else:
-                    files.append(entry.path)
-    if not files:
-        refuse_unless(TEXTS - {"runs folder"}, folder, "text")
-        hidden = [str(folder / name) for name in sorted(os.listdir(folder)) if name.startswith(".")]
-        raise UserError(f"{folder} has no text files", choices=[*map(str, others.get("token store", [])), *hidden][:1])
-    for name, paths in sorted(others.items()):
-        if len(paths) == 1:
-            note(f"left out the {name} {paths[0]}")
-        else:
-            note(f"left out {len(paths):,} {name}s in {folder}, for instance {min(paths)}")
-    if skipped:
-        files_skipped = plural(len(skipped), "binary file")
-        note(f"skipped {files_skipped} in {folder}, for instance {min(skipped)}")
-    return [Path(path) for path in sorted(files, key=by_parts)]
+def _missing_error(path: Path) -> RequestError:
+    """The error for a path that does not exist; a URL gets back the second slash that `Path` drops."""
+    name = re.sub(r"^(\w+):/+(?=.)", r"\1://", str(path))
+    if name.startswith(("http://", "https://")):
+        return RequestError(f"{name} is not a file on this machine: nothing is downloaded")
+    known = [BUILTIN, KEYWORDS, *(f"corpus:{corpus.name}" for corpus in CORPORA)]
+    choices = [one for one in known if one.partition(":")[2] == name] or similar_paths(path)
+    return RequestError(f"{name} does not exist", choices=choices)

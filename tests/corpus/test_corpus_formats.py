@@ -50,7 +50,7 @@ def test_where_the_pieces_end_does_not_matter(encoding: str, text: str, size: in
 def test_the_offset_of_what_does_not_decode_is_that_of_python_for_the_whole(data: bytes, size: int) -> None:
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
     start = first_wrong(data)
-    marks = (b"\xff\xfe", b"\xfe\xff", *decoding._FORMATS)
+    marks = (b"\xff\xfe", b"\xfe\xff", *decoding.FORMATS)
     if start is None or b"\0" in data or data.startswith(marks):
         return
     with pytest.raises(UserError) as caught:
@@ -202,6 +202,29 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match="needs the package pyarrow") as caught:
         texts(tmp_path / "x.parquet")
     assert (caught.value.kind, caught.value.choices) == ("package", ("gpt-cli[data]",))
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "PLAIN"])
+def test_a_parquet_file_is_read_in_every_encoding(tmp_path: Path, encoding: str) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as format
+
+    column = [None if n % 7 == 3 else f"a beginning that is shared, {n} größer" * (n % 5) for n in range(2_000)]
+    format.write_table(
+        arrow.table({"text": column}), tmp_path / "x.parquet", use_dictionary=False, column_encoding={"text": encoding}
+    )
+    assert texts(tmp_path / "x.parquet", note=lambda _: None) == [text for text in column if text]
+
+
+def test_a_text_in_parquet_that_is_not_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet as format
+
+    column = arrow.array([b"fine"] * 300 + [b"no: \xff"], arrow.binary()).view(arrow.string())
+    format.write_table(arrow.table({"text": column}), tmp_path / "x.parquet", row_group_size=100)
+    with pytest.raises(UserError, match="not UTF-8: byte at offset 4") as caught:
+        texts(tmp_path / "x.parquet")
+    assert caught.value.where == f"{tmp_path / 'x.parquet'}:301"
 
 
 @given(

@@ -91,22 +91,27 @@ def check_text(folder: Path, data: bytes, config: TokenizerConfig, *, on_disk: b
             corpus = prepare_corpus(source, config, cache=False, note=lambda _: None)
     if corpus is None:
         assert sorted(folder.iterdir()) == [file]
-        assert not is_text(data) or len(data.decode().removeprefix("\ufeff")) <= 20  # too small to split
+        assert len(text_of(data)) <= 20  # too small to split
         return
     decoded = corpus.tokenizer.decode(corpus.train) + corpus.tokenizer.decode(corpus.val)
     if config.kind != "char":  # a half of a character at the border between the splits
         tokens = np.concatenate([corpus.train, corpus.val])
         decoded = corpus.tokenizer.decode(tokens)
-    assert decoded == data.decode().removeprefix("\ufeff")
+    assert decoded == text_of(data)
     if on_disk:
         shutil.rmtree(store)
 
 
-def is_text(data: bytes) -> bool:
+def text_of(data: bytes) -> str:
+    """The text that a file with these bytes holds, by its mark or else in UTF-8; empty if it is none."""
+    is_wide = {data[:4]: "utf-32", data[:2]: "utf-16"}
+    marks = (b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"\xff\xfe", b"\xfe\xff")
+    encoding = next((is_wide[mark] for mark in marks if mark in is_wide), "utf-8")
     try:
-        return "\0" not in data.decode()
+        text = data.decode(encoding).removeprefix("\ufeff")
     except UnicodeDecodeError:
-        return False
+        return ""
+    return "" if "\0" in text else text
 
 
 def fuzz_texts(folder: Path, configs: list[TokenizerConfig], seed: int, count: int) -> None:

@@ -1,21 +1,21 @@
 """No input takes memory or time beyond a stated bound, and what is within the bounds is read whole."""
 
+import bz2
 import gzip
-import io
 import json
-import os
+import lzma
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt_cli.corpus import compression, folders, parquet, records, tables
-from gpt_cli.corpus.parquet_pages import PageError, read_pages
+from gpt_cli.corpus import parquet, records
 from gpt_cli.corpus.sources import read_documents
+from gpt_cli.corpus.stored_file import StoredFile
 from gpt_cli.errors import RequestError, UserError
 from tests.support import input_bombs as bombs
 from tests.support.command import subprocess_env
@@ -23,7 +23,7 @@ from tests.support.command import subprocess_env
 pytestmark = pytest.mark.robust
 
 SECONDS = 10  # of processor time
-MEGABYTES = 300  # over what a small text takes
+MEGABYTES = 600  # over what a small text takes
 
 pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("zstandard")
@@ -49,7 +49,7 @@ def measure(sources: Sequence[Path], folder: Path) -> list[dict[str, Any]]:
 
 
 def explode(makers: Sequence[bombs.Bomb], folder: Path) -> list[str]:
-    """What is wrong with how they end: each in one error, in 10 seconds and 300 MB. Removes them."""
+    """What is wrong with how they end: each in one error, in 10 seconds and 600 MB. Removes them."""
     (folder / "x.txt").write_text("a small text\n" * 100)
     sources = [folder / "x.txt", bombs._parquet(folder, ["a small text\n"] * 100)]
     for maker in makers:
@@ -69,7 +69,7 @@ def explode(makers: Sequence[bombs.Bomb], folder: Path) -> list[str]:
     return failures
 
 
-def test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb(
+def test_every_bomb_ends_in_one_error_in_10_seconds_and_600_mb(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     failures = explode(bombs.BOMBS, tmp_path)
@@ -78,7 +78,7 @@ def test_every_bomb_ends_in_one_error_in_10_seconds_and_300_mb(
 
 
 @pytest.mark.slow
-def test_the_larger_bombs_end_in_one_error_in_10_seconds_and_300_mb(
+def test_the_larger_bombs_end_in_one_error_in_10_seconds_and_600_mb(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     failures = explode(bombs.LARGE, tmp_path)
@@ -129,44 +129,52 @@ def test_a_parquet_file_is_read_whole_whatever_its_pages(tmp_path: Path, rows: i
     assert texts(tmp_path / "x.parquet") == [text for text in column if text]
 
 
-def test_the_pages_that_are_read_are_those_that_pyarrow_wrote(tmp_path: Path) -> None:
-    import pyarrow as arrow
-    from pyarrow import parquet as format
-
-    words = [f"word {n % 50} " * 20 for n in range(20_000)]
-    for statistics in (False, True):
-        format.write_table(
-            arrow.table({"text": words}), tmp_path / "x.parquet", data_page_size=2_000, write_statistics=statistics
-        )
-        chunk = format.ParquetFile(tmp_path / "x.parquet").metadata.row_group(0).column(0)
-        with (tmp_path / "x.parquet").open("rb") as stream:
-            pages = list(read_pages(stream, chunk.dictionary_page_offset, chunk.total_compressed_size))
-        assert [page.is_dictionary for page in pages] == [True] + [False] * (len(pages) - 1)
-        assert len(pages) > 5
-        assert sum(page.values for page in pages if page.is_data) == len(words)
-        assert pages[0].values == 50
-        assert pages[0].size == sum(len(word) + 4 for word in set(words))
-
-
-def test_bytes_that_are_no_page_headers_are_refused() -> None:
-    for number in range(2_000):
-        data = os.urandom(number % 90 + 1) if number % 3 else b"\x19" * 400 + bytes([number % 256])
-        with suppress(PageError):
-            list(read_pages(io.BytesIO(data), 0, len(data)))
+def test_a_text_that_is_in_many_rows_is_held_a_few_times_at_once(tmp_path: Path) -> None:
+    """A batch of 256 rows would take 2.5 GB."""
+    bombs.parquet_of_repeated_texts(tmp_path)
+    check = (
+        "import resource, sys; from itertools import islice; from gpt_cli.corpus.sources import read_documents;"
+        "texts = islice(read_documents(sys.argv[1], note=print), 300); print(sum(len(one.text) for one in texts));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", check, str(tmp_path / "x.parquet")],
+        env=subprocess_env(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    read, peak = map(int, completed.stdout.split())
+    assert read == 3_000_000_000
+    assert peak < 1_000
 
 
-@pytest.mark.parametrize("module", [records, parquet])
-def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-    monkeypatch.setattr(module, "LONGEST_RECORD", 100_000)
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+def test_what_expands_a_thousand_times_is_read_in_pieces(tmp_path: Path, suffix: str) -> None:
+    makers = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    compress = makers.get(suffix) or pytest.importorskip("zstandard").ZstdCompressor().compress
+    path = tmp_path / f"x.txt{suffix}"
+    path.write_bytes(compress(b"a" * (64 << 20)) * 2)
+    tracemalloc.start()
+    assert sum(map(len, StoredFile.at(path).pieces())) == 128 << 20
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 80 << 20
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for module in (records, parquet):
+        monkeypatch.setattr(module, "LONGEST_RECORD", 100_000)
     text = "a" * (100_000 - 100)
-    if module is parquet:
+    if name == "x.parquet":
         path = bombs._parquet(tmp_path, [text, "b"])
         longer = ["x" * 100_001]
     else:
         (tmp_path / "x.jsonl").write_text(json.dumps({"text": text}) + '\n{"text": "b"}\n')
         path = tmp_path / "x.jsonl"
     assert texts(path) == [text, "b"]
-    if module is parquet:
+    if name == "x.parquet":
         bombs._parquet(tmp_path, longer)
     else:
         path.write_text(json.dumps({"text": "a" * 100_001}))
@@ -175,75 +183,17 @@ def test_a_text_as_long_as_allowed_is_read(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_rows_of_a_table_are_bounded_each_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "LONGEST_RECORD", 1_000)
-    monkeypatch.setattr(tables, "MAX_DELIMITERS", 200)
+    monkeypatch.setattr(records, "LONGEST_RECORD", 1_000)
     row = '"' + "line,\n" * 100 + '"'
     (tmp_path / "x.csv").write_text("id,text\n" + "".join(f"{n},{row}\n\n\r\n" for n in range(500)))
     assert texts(tmp_path / "x.csv") == ["line,\n" * 100] * 500
     (tmp_path / "x.csv").write_text("id,text\n1,a\n\n2," + '"' + "line\n" * 300 + '"')
-    with pytest.raises(UserError, match="more than 1,000 characters") as caught:
+    with pytest.raises(UserError, match="this row is longer than") as caught:
         texts(tmp_path / "x.csv")
     assert caught.value.where == f"{tmp_path / 'x.csv'}:4"
-    assert "never closed" in (caught.value.hint or "")
-
-
-def test_json_besides_the_text_may_be_as_large_as_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MAX_STRUCTURE", 1_000)
-    long = 'a "quoted" \\ text, [with] {all} of it: ' * 100
-    (tmp_path / "x.jsonl").write_text(json.dumps({"text": long, "ids": list(range(100))}))
-    assert texts(tmp_path / "x.jsonl") == [long]
-    (tmp_path / "x.jsonl").write_text(json.dumps({"text": long, "ids": list(range(300))}))
-    with pytest.raises(UserError, match="of JSON besides its strings"):
-        texts(tmp_path / "x.jsonl")
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
-def test_records_without_text_are_counted_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(records, "MAX_EMPTY_RECORDS", 600)
-
-    def write(column: list[str]) -> Path:
-        if name.endswith("parquet"):
-            return bombs._parquet(tmp_path, column)
-        lines = (
-            [json.dumps({"text": text}) for text in column]
-            if name.endswith("l")
-            else ["text,b", *(f"{text}," for text in column)]
-        )
-        (tmp_path / name).write_text("\n".join(lines))
-        return tmp_path / name
-
-    assert texts(write([*[""] * 500, "a"] * 5)) == ["a"] * 5
-    with pytest.raises(UserError, match="more than 600 records without text"):
-        texts(write([*["a"], *[""] * 1_000]))
-
-
-def test_expansion_is_bounded_where_it_happens_not_over_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compression, "ALWAYS_ALLOWED", 1 << 16)
-    noise = os.urandom(1 << 16).hex().encode()
-    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(b"a" * (1 << 20)) + gzip.compress(noise))
-    with pytest.raises(UserError, match=r"expands to more than 204\.8 kB in its first 1\.0 kB"):
-        texts(tmp_path / "x.txt.gz")
-    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(noise) + gzip.compress(b"a" * (1 << 20)))
-    assert len(texts(tmp_path / "x.txt.gz")[0]) == (1 << 20) + (2 << 16)
 
 
 # Folders
-
-
-def test_a_folder_has_as_many_files_as_stated_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MAX_ENTRIES", 10)
-    for number in range(10):
-        (tmp_path / f"{number}.txt").write_text("x")
-    assert len(texts(tmp_path)) == 10
-    assert len(texts(f"{tmp_path}/*.txt")) == 10
-    (tmp_path / ".hidden").mkdir()
-    with pytest.raises(UserError, match="more than 10 files"):
-        texts(tmp_path)
-    (tmp_path / "10.txt").write_text("x")
-    with pytest.raises(UserError, match="more than 10 files"):
-        texts(f"{tmp_path}/*.txt")
 
 
 def test_two_stars_match_what_they_match_for_glob_but_through_no_link(tmp_path: Path) -> None:
@@ -273,13 +223,3 @@ def test_a_pattern_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert texts("**/*.txt") == texts("b/**") == ["it"]
     with pytest.raises(RequestError, match="no file matches"):
         texts("**/*.md")
-
-
-def test_a_folder_as_deep_as_stated_is_read(tmp_path: Path) -> None:
-    deep = tmp_path.joinpath(*["d"] * folders.MAX_DEPTH)
-    deep.mkdir(parents=True)
-    (deep / "x.txt").write_text("deep")
-    assert texts(tmp_path) == ["deep"]
-    (deep / "d").mkdir()
-    with pytest.raises(UserError, match="more than 100 folders in each other"):
-        texts(tmp_path)

@@ -3,7 +3,6 @@
 A function writes its files and returns what is to be given to `gpt tokenize`.
 """
 
-import bz2
 import gzip
 import lzma
 import os
@@ -78,15 +77,7 @@ def csv_of_short_fields(folder: Path) -> Path:
     return written(folder / "x.csv", b"text\n", '"日",'.encode() * 3_000_000)
 
 
-def csv_rows_without_text(folder: Path) -> Path:
-    return written(folder / "x.csv.gz", gzip.compress(b"text,b\n" + b",\n" * 15 * MB))
-
-
 # Compressed text
-
-
-def gzip_of_one_letter(folder: Path) -> Path:
-    return written(folder / "x.txt.gz", gzip.compress(LONG) * 1000)
 
 
 def gzip_of_gzips(folder: Path) -> Path:
@@ -102,14 +93,6 @@ def gzip_of_empty_members(folder: Path) -> Path:
 
 def gzip_of_zeros_between_members(folder: Path) -> Path:
     return written(folder / "x.txt.gz", gzip.compress(b"a"), bytes(200 * MB))
-
-
-def bzip2_of_one_letter(folder: Path) -> Path:
-    return written(folder / "x.txt.bz2", bz2.compress(LONG * 4) * 250)
-
-
-def xz_of_one_letter(folder: Path) -> Path:
-    return written(folder / "x.txt.xz", lzma.compress(LONG) * 1000)
 
 
 def xz_with_a_dictionary_of_4_gb(folder: Path) -> Path:
@@ -135,17 +118,8 @@ def _zstd_block(kind: int, size: int, data: bytes, last: bool = False) -> bytes:
     return struct.pack("<I", int(last) | kind << 1 | size << 3)[:3] + data
 
 
-def zstd_of_runs(folder: Path) -> Path:
-    """Each block of four bytes says the letter a 131,072 times."""
-    return written(folder / "x.txt.zst", _zstd_frame(*[_zstd_block(1, 131_072, b"a")] * 100_000))
-
-
 def zstd_with_a_window_of_2_gb(folder: Path) -> Path:
     return written(folder / "x.txt.zst", _zstd_frame(_zstd_block(0, 4, b"text", last=True), window=21 << 3))
-
-
-def zstd_of_frames_to_skip(folder: Path) -> Path:
-    return written(folder / "x.txt.zst", b"\x50\x2a\x4d\x18\0\0\0\0" * 20_000_000)
 
 
 def zip_of_entries_that_overlap(folder: Path) -> Path:
@@ -170,7 +144,7 @@ def _parquet(folder: Path, texts: Any, **options: Any) -> Path:
 
 
 def parquet_of_long_texts(folder: Path) -> Path:
-    """Pages of 100 MB, which are just allowed, each of one text, which is longer than a text may be."""
+    """Pages of 100 MB, each of one text, which is longer than a text may be."""
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -199,12 +173,6 @@ def parquet_with_a_dictionary_of_one_text_of_100_mb(folder: Path) -> Path:
 
     texts = arrow.DictionaryArray.from_arrays(arrow.array([0] * 500_000, arrow.int32()), ["a" * 100_000_000])
     return _parquet(folder, texts, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False)
-
-
-def parquet_of_nulls(folder: Path) -> Path:
-    import pyarrow as arrow
-
-    return _parquet(folder, arrow.nulls(50_000_000, arrow.string()), use_dictionary=False)
 
 
 def parquet_that_describes_itself_at_length(folder: Path) -> Path:
@@ -257,13 +225,6 @@ def parquet_whose_page_says_2_gb(folder: Path) -> Path:
     return parquet_with_pages(folder, _page(2**31 - 1, _LEVELS + bytes(4_000), 1_000, 0))
 
 
-def parquet_of_delta_lengths(folder: Path) -> Path:
-    """A block of 67 million lengths that are all zero, which takes six bytes."""
-    block = _varint(1 << 26) + _varint(4) + _varint(1 << 29) + _zigzag(0) + b"\0" * 5 * 8
-    body = _LEVELS + block
-    return parquet_with_pages(folder, _page(len(body), body, 1_000, 6))
-
-
 def parquet_of_a_dictionary_of_2_billion(folder: Path) -> Path:
     return parquet_with_pages(folder, _page(8, bytes(8), 2**31 - 1, 0, kind=2), _page(20, _LEVELS + bytes(13), 1000, 8))
 
@@ -296,7 +257,7 @@ def links_in_a_circle(folder: Path) -> Path:
 
 
 def a_million_files(folder: Path) -> Path:
-    """As many as are too many: after 200,000 no more are looked at."""
+    """Names of no file."""
     (folder / "top").mkdir()
     for number in range(200_001):
         os.symlink("nowhere", folder / "top" / str(number))
@@ -306,12 +267,10 @@ def a_million_files(folder: Path) -> Path:
 LARGE: list[Bomb] = [  # which take seconds to make, or to look at
     a_million_files,
     csv_of_quoted_newlines,
-    csv_rows_without_text,
     gzip_of_zeros_between_members,
     json_lines_that_are_blank,
     parquet_of_a_page_of_240_mb,
     parquet_of_long_texts,
-    parquet_of_nulls,
     parquet_that_describes_itself_at_length,
 ]
 BOMBS: list[Bomb] = [
@@ -320,6 +279,6 @@ BOMBS: list[Bomb] = [
     if callable(value)
     and getattr(value, "__module__", "") == __name__
     and not name.startswith("_")
-    and name not in ("written", "parquet_with_pages")
+    and name not in ("written", "parquet_with_pages", "parquet_of_repeated_texts")
     and value not in LARGE
 ]

@@ -91,7 +91,8 @@ def _is_config(source: str) -> bool:
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:
     """Raise RequestError for a key of records, given by `option`, where each of `corpus` is a file of plain text."""
-    from gpt_cli.corpus.readers import RECORD_SUFFIXES, inner_suffix
+    from gpt_cli.corpus.readers import RECORD_SUFFIXES
+    from gpt_cli.corpus.stored_file import inner_suffix
 
     files = [] if text_key in (None, TEXT_KEY) else _files(corpus)
     if files and not any(inner_suffix(file) in RECORD_SUFFIXES for file in files):
@@ -101,7 +102,8 @@ def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "
 
 def refuse_encoding(corpus: Iterable[str], encoding: str | None, option: str = "--encoding") -> None:
     """Raise RequestError for an encoding, given by `option`, where each of `corpus` is a file that is always UTF-8."""
-    from gpt_cli.corpus.readers import UTF8_SUFFIXES, inner_suffix
+    from gpt_cli.corpus.readers import UTF8_SUFFIXES
+    from gpt_cli.corpus.stored_file import inner_suffix
 
     files = [] if encoding is None or encoding.lower().replace("-", "") == "utf8" else _files(corpus)
     if files and all(inner_suffix(file) in UTF8_SUFFIXES for file in files):
@@ -112,10 +114,11 @@ def refuse_encoding(corpus: Iterable[str], encoding: str | None, option: str = "
 
 def _files(corpus: Iterable[str]) -> list[Path]:
     """The files that `corpus` names; none if anything else is among them."""
+    from gpt_cli.corpus.archive_folders import is_archive
     from gpt_cli.corpus.sources import find_path
 
     files = [find_path(source) for source in corpus if "\0" not in source]
-    return files if all(file.is_file() for file in files) else []
+    return files if all(file.is_file() and not is_archive(file) for file in files) else []
 
 
 def refuse_twice(source: str | list[str]) -> None:

@@ -55,8 +55,8 @@ def read_prompts(
 
 def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
-    from gpt_cli.corpus.readers import inner_suffix
     from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
+    from gpt_cli.corpus.stored_file import inner_suffix
 
     name, is_jsonl = file_name(path), inner_suffix(path) == ".jsonl"
     if format_ == "auto" and inner_suffix(path) in (".csv", ".parquet") and path.is_file():
