@@ -69,11 +69,11 @@ def choose_texts(root: Path, folders: Iterable[Folder], has_bytes: Callable[[str
         raise UserError(f"{root} has no text files", choices=[*others.get("token store", []), *hidden][:1])
     for name, paths in sorted(others.items()):
         if len(paths) == 1:
-            note(f"left out the {name} {paths[0]}")
+            note(f"left out the {name} {Path(paths[0])}")
         else:
-            note(f"left out {len(paths):,} {name}s in {root}, for instance {min(paths)}")
+            note(f"left out {len(paths):,} {name}s in {root}, for instance {Path(min(paths))}")
     if skipped:
-        note(f"skipped {plural(len(skipped), 'binary file')} in {root}, for instance {min(skipped)}")
+        note(f"skipped {plural(len(skipped), 'binary file')} in {root}, for instance {Path(min(skipped))}")
     return sorted(files, key=by_parts)
 
 

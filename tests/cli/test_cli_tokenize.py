@@ -115,7 +115,7 @@ def test_what_it_made_before_it_makes_again(run: Run) -> None:
         (["mice.txt"], "tokens/mice-char"),
         (["mice.txt", "--vocab-size", "300"], "tokens/mice-bpe300"),
         (["./m*.txt"], "tokens/m-char"),
-        (["mice.txt", "builtin:python-docs"], "tokens/corpus-char"),
+        (["mice.txt", "builtin:python-docs"], "tokens/mice-and-1-more-char"),
         (["builtin:python-docs"], "tokens/python-docs-char"),
     ],
 )

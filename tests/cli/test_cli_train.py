@@ -132,6 +132,9 @@ def test_a_text_that_is_named_like_an_override_is_a_text_and_typos_in_keys_stay_
 
 
 NAMES = {
+    "book.txt.gz": "book",
+    "v1.2-notes.txt": "v1-2-notes",
+    "texts.tar.zst": "texts",
     "..": "folder",
     ".": "in-side",
     "glob*.txt": "glob",

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpt_cli.corpus.examples.read_examples import read_examples
-from gpt_cli.corpus.labelled.read_labelled import read_labelled
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus.examples import read_examples
+from gpt_cli.corpus.labelled import read_labelled
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import find_files, read_documents

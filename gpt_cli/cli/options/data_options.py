@@ -130,9 +130,3 @@ def refuse_twice(source: str | list[str]) -> None:
         if (path := resolve_source(one)) in seen:
             raise RequestError(f"{one} is named twice: it would be validated on what it is trained on")
         seen.add(path)
-
-
-def corpus_name(corpus: list[str]) -> str:
-    """`shakespeare` for the file books/shakespeare.txt.gz: what is made of it is called so."""
-    first = corpus[0].partition(":")[2] if corpus[0].startswith(("builtin:", "corpus:")) else Path(corpus[0]).name
-    return "standard-input" if corpus == ["-"] else first.partition(".")[0] if len(corpus) == 1 else "corpus"

@@ -1,5 +1,7 @@
 """A text instead of a config: what its run is called, and a config fitted to it and to this machine."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +13,21 @@ if TYPE_CHECKING:
     from gpt_cli.config.section import ConfigValues
 
 
-def run_name(source: str) -> str:
-    """A name of letters (of any script), digits, _ and - for what is made of the text `source`, any data.source."""
+def run_name(sources: str | Sequence[str]) -> str:
+    """Name what is made of texts, in letters of any script, digits, _ and -: `book` for books/book.txt.gz."""
+    source, *others = [sources] if isinstance(sources, str) else sources
+    more = f"-and-{len(others)}-more" if others else ""
     scheme, _, name = source.partition(":")
+    if source == "-":
+        return f"standard-input{more}"
     if scheme == "hf":
         from gpt_cli.corpus.hub_source import HubSource
 
-        return to_slug(HubSource.parse(source).name)
+        return to_slug(HubSource.parse(source).name) + more
+    from gpt_cli.corpus.stored_file import is_compressed
+
     path = Path(name) if scheme in ("builtin", "corpus") else resolve_source(source)
-    return to_slug(path.stem)
+    return to_slug((path.with_suffix("") if is_compressed(path) else path).stem) + more
 
 
 def resolve_source(source: str) -> Path:
@@ -27,13 +35,11 @@ def resolve_source(source: str) -> Path:
 
     Raises RequestError for what cannot be a path.
     """
-    from os.path import realpath
-
     from gpt_cli.corpus.sources import find_path
 
     if "\0" in source:
         raise RequestError(f"{source} cannot be a path: it has a NUL character")
-    return Path(realpath(find_path(source)))  # Path.resolve fails at links in a circle
+    return Path(os.path.realpath(find_path(source)))  # Path.resolve fails at links in a circle
 
 
 def fit_to_this_machine(

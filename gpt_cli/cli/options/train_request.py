@@ -304,10 +304,7 @@ def _source(sources: list[str], override: Any, overrides: Sequence[str]) -> Any:
 def _run_name(source: Any, init_from: str | None) -> str:
     from gpt_cli.cli.options.fit_config import run_name
 
-    first, more = (source, 0) if isinstance(source, str) else (source[0], len(source) - 1)
-    name = "standard-input" if first == "-" else run_name(first)
-    if more:
-        name += f"-and-{more}-more"
+    name = run_name(source)
     if init_from is not None:
         path = Path(init_from)
         run = path.parent.parent if path.parent.name == "checkpoints" else path

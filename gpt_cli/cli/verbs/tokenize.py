@@ -17,14 +17,13 @@ from gpt_cli.cli.options.data_options import (
     TextKeyOption,
     ValFractionOption,
     ValSourceOption,
-    corpus_name,
     data_config,
 )
-from gpt_cli.cli.options.fit_config import resolve_source
+from gpt_cli.cli.options.fit_config import resolve_source, run_name
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.errors import RequestError
-from gpt_cli.files.locations import refuse_dash, similar_paths, to_slug
+from gpt_cli.files.locations import refuse_dash, similar_paths
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import INT32_MAX, Pattern, TokenizerKind
 
@@ -228,7 +227,7 @@ def _config(
 
 def _directory(corpus: list[str], config: "TokenizerConfig") -> Path:
     """tokens/shakespeare-bpe1024 for the file books/shakespeare.txt.gz."""
-    return Path("tokens", f"{to_slug(corpus_name(corpus))}-{config.kind}{config.vocab_size or ''}")
+    return Path("tokens", f"{run_name(corpus)}-{config.kind}{config.vocab_size or ''}")
 
 
 def _tokenize(data: "DataConfig", config: "TokenizerConfig", out: Path, processes: int | None) -> "Tokenized":
