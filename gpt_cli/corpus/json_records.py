@@ -47,7 +47,7 @@ def read_json(file: StoredFile, keys: Collection[str], _encoding: str, note: Not
         for key in keys if kind is dict else ():
             if text.count(f'"{key}"') > 1 and (times := _written_keys(text).count(key)) > 1:
                 raise twice_error(f"this record has the key '{key}' {times} times", location)
-        yield Record(location, value if kind is dict else {_RECORD_KEYS[kind]: value})
+        yield Record(location, value if isinstance(value, dict) else {_RECORD_KEYS[kind]: value})
 
 
 def parse_json_line(line: str, location: str) -> Any:

@@ -78,6 +78,5 @@ def json_objects(text: str, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         value = parse_json_line(line, location)
         record = value if isinstance(value, dict) else {}
         if not isinstance(record.get("prompt"), str):
-            names = f"; its keys are {', '.join(record)[:200]}" if record else ""
-            raise UserError(f"a JSON object with the key prompt, a text, is expected{names}", where=location)
+            raise UserError("a JSON object with the key prompt, a text, is expected", where=location)
         yield location, value

@@ -160,8 +160,6 @@ def _stored_files(path: Path, note: Notify) -> list[StoredFile]:
 def _missing_error(path: Path) -> RequestError:
     """The error for a path that does not exist; a URL gets back the second slash that `Path` drops."""
     name = re.sub(r"^(\w+):/+(?=.)", r"\1://", str(path))
-    if name.startswith(("http://", "https://")):
-        return RequestError(f"{name} is not a file on this machine: nothing is downloaded")
     known = [BUILTIN, KEYWORDS, *(f"corpus:{corpus.name}" for corpus in CORPORA)]
     choices = [one for one in known if one.partition(":")[2] == name] or similar_paths(path)
     return RequestError(f"{name} does not exist", choices=choices)
