@@ -58,7 +58,7 @@ class HubSource:
 
     @property
     def name(self) -> str:
-        """What is made of it is called so."""
+        """A name for what is made of the data set."""
         is_configuration = self.selection and "/" not in self.selection and not has_magic(self.selection)
         if is_configuration and inner_suffix(Path(self.selection)) not in _DATA:
             return f"{self.repo.partition('/')[2]}-{self.selection}"

@@ -18,6 +18,7 @@ from gpt_cli.run.log import read_metrics
 from gpt_cli.search.scaling import run_scale
 from gpt_cli.search.scaling.ladder import effective_parameters, measure_scales, plan_ladder, scales
 from gpt_cli.search.scaling.loss_law import LossLaw, best_split, bootstrap, fit_law, interval
+from tests.support.hub import local_hub
 from tests.support.sweep_kills import kill_again_and_again
 
 pytestmark = pytest.mark.system
@@ -184,6 +185,25 @@ def test_it_fits_tries_the_law_on_what_it_has_not_seen_and_goes_on_with_what_is_
     assert "Held out: " in device_outcome.stdout
     other_outcome = gpt_here("scale", "tiny.yaml", "--budget", "61s")
     assert other_outcome.rc == 2
+
+
+def test_a_ladder_goes_on_with_the_commit_of_the_data_set_that_it_began_with(
+    folder: Path, gpt_here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_scale, "DRAWS", 5)
+    file, line = folder / "tiny.yaml", json.dumps({"text": (folder / "text.txt").read_text()})
+    unpinned = file.read_text().replace("text.txt", "hf:someone/stories")
+    with local_hub(folder / "huggingface", monkeypatch) as hub:
+        source = f"hf:someone/stories@{hub.commit('someone/stories', {'x.jsonl': line})}"
+        file.write_text(unpinned.replace("hf:someone/stories", source))
+        write_plan(folder, min_steps=1)
+        file.write_text(unpinned)
+        hub.commit("someone/stories", {"y.jsonl": line})
+        outcome = gpt_here("scale", "tiny.yaml", "--budget", "60s", "--jobs", "1")
+    assert "another request" not in outcome.stderr
+    configs = list((folder / "scales/tiny").glob("*/config.yaml"))
+    assert configs
+    assert {load_config(config).data.source for config in configs} == {source}
 
 
 @pytest.mark.parametrize(
