@@ -153,8 +153,8 @@ def hash_texts(texts: Iterable[str]) -> Hashes:
 
 def count_copies(sample: HashPrefixSample) -> DuplicateCount:
     """Count the items that equal an earlier one."""
-    ordered = np.sort(sample.arrays()[0])
-    return DuplicateCount(len(ordered), int(np.count_nonzero(ordered[1:] == ordered[:-1])))
+    hashes, _ = sample.arrays()
+    return DuplicateCount(len(hashes), len(hashes) - len(np.unique(hashes)))
 
 
 def find_leaked(sample: HashPrefixSample, cut: int, length: int) -> tuple[DuplicateCount, Positions]:

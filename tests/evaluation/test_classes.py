@@ -347,6 +347,14 @@ def test_a_label_of_validation_alone_and_one_that_the_config_does_not_name_are_t
         prepare(config_of(texts, "task.labels=[fruit, metal, bird, stone]"))
 
 
+def test_a_character_that_the_vocabulary_lacks_is_refused_with_the_place_of_its_text(texts, tmp_path):
+    vocabulary = tmp_path / "abc.json"
+    vocabulary.write_text(json.dumps({"format": "gpt-char-1", "characters": "abcdefghijklmnopqrstuvwxyz ."}))
+    with pytest.raises(RequestError, match="vocabulary lacks") as caught:
+        prepare(config_of(texts, f"tokenizer.file={vocabulary}"))
+    assert (caught.value.where or "").startswith(f"{texts}:")
+
+
 def test_text_without_labels_is_refused(tmp_path):
     (tmp_path / "plain.csv").write_text("text,label\na\n")
     with pytest.raises(UserError, match="no label under the key 'label'"):
