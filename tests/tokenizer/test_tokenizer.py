@@ -23,6 +23,7 @@ from gpt_cli.tokenizer import (
     train_tokenizer,
     vocab_stats,
 )
+from gpt_cli.tokenizer.loader import check_tokenizer
 
 PANGRAM = "The quick brown fox jumps over the lazy dog.\n"
 EVERY_WIDTH = (
@@ -282,6 +283,28 @@ def test_a_file_of_another_kind_or_size_than_the_config_says_is_refused(tmp_path
         train_tokenizer([], TokenizerConfig(kind="bpe", vocab_size=512, file=str(path)))
     with pytest.raises(RequestError, match="does not exist"):
         train_tokenizer([], TokenizerConfig(kind="char", file=str(tmp_path / "nothing.json")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "way_out"),
+    [
+        ("char", {"kind": "byte"}, "tokenizer.kind=char"),
+        ("bpe", {"kind": "bpe", "vocab_size": 300}, "tokenizer.vocab_size=257"),
+        ("bpe", {"kind": "bpe", "pattern": "o200k"}, "tokenizer.pattern=gpt2"),
+        ("char", {"kind": "char", "unknown": "token"}, "tokenizer.unknown=error"),
+        ("char", {"kind": "char", "file": "other.json"}, "tokenizer.file=store"),
+    ],
+)
+def test_the_first_key_of_a_config_that_a_tokenizer_contradicts_is_named_with_the_value_it_has(
+    kind: str, keys: dict[str, Any], way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained("char", "other").save(Path("other.json"))
+    tokenizer = trained(kind, "text")
+    with pytest.raises(RequestError) as caught:
+        check_tokenizer(tokenizer, TokenizerConfig.model_validate(keys), "store")
+    assert (caught.value.suggestion, caught.value.where) == (way_out, "store")
+    check_tokenizer(tokenizer, TokenizerConfig.model_validate({"kind": kind}), "store")
 
 
 @pytest.mark.parametrize(
