@@ -33,7 +33,7 @@ def python_docs() -> str:
     except ImportError as error:
         raise UserError(
             "this Python was installed without its documentation topics, so there is no builtin:python-docs",
-            hint="give a text file of your own, or: gpt data get tiny-shakespeare",
+            choices=["corpus:tiny-shakespeare"],
         ) from error
     return "\n".join(topics[name] for name in sorted(topics))
 
@@ -47,10 +47,7 @@ def python_keywords() -> Iterator[tuple[str, str]]:
     """
     lines = _library_lines()
     if any(not lines[keyword] for keyword in KEYWORDS):
-        raise UserError(
-            "this Python was installed without the source of its library, so there is no builtin:python-keywords",
-            hint="give labelled texts of your own",
-        )
+        raise UserError("this Python was installed without the source of its library, builtin:python-keywords")
     for keyword in KEYWORDS:
         for text in lines[keyword]:
             yield text, keyword

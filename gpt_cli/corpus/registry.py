@@ -10,6 +10,7 @@ from pathlib import Path
 from gpt_cli.config.synonyms import suggest
 from gpt_cli.corpus.archives import labelled_json_lines, read_member, read_pairs
 from gpt_cli.corpus.download import DownloadProgress, downloaded
+from gpt_cli.corpus.stamps import Stamps
 from gpt_cli.errors import RequestError
 from gpt_cli.files import (
     DamagedError,
@@ -21,6 +22,7 @@ from gpt_cli.files import (
     verify_directory,
     write_file,
 )
+from gpt_cli.files.atomic_dir import SUMS
 from gpt_cli.files.os_errors import translate_os_errors
 
 
@@ -145,14 +147,18 @@ def corpus_path(corpus: DatasetInfo, root: Path) -> Path:
 
 
 def local_path(name: str) -> Path:
-    """Return the path of the text of a downloaded corpus, after verification; nothing is fetched.
+    """Return the path of the text of a downloaded corpus, verified since it last changed; nothing is fetched.
 
     Raises RequestError if it was not downloaded, DamagedError if it was changed since.
     """
     path = corpus_path(find_corpus(name), corpora_dir())
     if not os.path.lexists(path.parent):
         raise RequestError(f"the corpus {name} is not on this machine", kind="no corpus", path=name)
-    return _verified(path)
+    verified = Stamps("verified", [path, path.parent / SUMS])
+    if verified.recall() is None:
+        _verified(path)
+        verified.remember(True)
+    return path
 
 
 def fetch_corpus(corpus: DatasetInfo, root: Path, *, progress: DownloadProgress) -> Path:

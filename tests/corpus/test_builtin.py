@@ -100,4 +100,4 @@ def test_a_python_without_documentation_is_an_error_with_another_text(monkeypatc
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(UserError, match="documentation topics") as error:
         python_docs()
-    assert "gpt data get" in str(error.value.hint)
+    assert error.value.choices == ("corpus:tiny-shakespeare",)

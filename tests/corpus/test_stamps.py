@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
-from gpt_cli.corpus import stamps, tokenize_pipeline
+from gpt_cli.corpus import registry, stamps, tokenize_pipeline
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.corpus.store import TokenStore
-from gpt_cli.files import cache_dir
+from gpt_cli.files import DamagedError, cache_dir, commit_files
 from gpt_cli.search.text_statistics import measure_source
 from gpt_cli.tokenizer import CharTokenizer
 
@@ -113,3 +113,18 @@ def test_a_flipped_byte_of_cached_tokens_is_noticed_where_they_are_loaded(text_f
     notes: list[str] = []
     assert np.array_equal(prepare(text_file, notes.append).train, first.train)
     assert ["SHA-256" in line or "vocabulary" in line for line in notes] == [True]
+
+
+def test_a_downloaded_corpus_is_verified_again_only_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps, "_RECENT", 0)
+    file = cache_dir() / "corpora" / "text8" / "text8.txt"
+    commit_files(file.parent, {file.name: b"once upon a time"})
+    assert registry.local_path("text8") == file
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "verify_directory", lambda *_: pytest.fail("the corpus was read"))
+        assert registry.local_path("text8") == file
+    file.write_bytes(b"once upon a crime")
+    with pytest.raises(DamagedError):
+        registry.local_path("text8")
