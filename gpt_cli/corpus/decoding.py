@@ -11,29 +11,11 @@ from gpt_cli.errors import Notify, RequestError, UserError
 
 _NEWLINE = b"\n"
 _UNSUPPORTED = frozenset({"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"})
-FORMATS = {
-    b"\x1f\x8b\x08": "gzip",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"PK\x03\x04": "zip",
-    b"%PDF-": "PDF",
-    b"PAR1\x15": "Parquet",
-}
+FORMATS = {b"\x1f\x8b\x08": "gzip", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+FORMATS |= {b"%PDF-": "PDF", b"PAR1\x15": "Parquet"}
 """The first bytes of files that are no text."""
-_MARKS = {  # UTF-32's little-endian mark begins with that of UTF-16
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-
-
-class BinaryError(UserError):
-    """Contents that are no text: with a zero character, or those of a known format."""
-
-
-class EncodingError(UserError):
-    """Contents in another encoding than the one that is asked for."""
+_MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}  # the first begins with that of UTF-16
+_MARKS |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 def check_encoding(encoding: str) -> str:
@@ -57,20 +39,18 @@ def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Notify)
     """The text of `pieces` in UTF-8, in pieces of whole characters, newlines as they are, without a byte order mark.
 
     A text that begins with the mark of UTF-16 or UTF-32 is read as such in place of UTF-8. Raises UserError, with the
-    offset of the byte, for text that is empty or not in `encoding`, and BinaryError for one with a zero character, or
-    in a format that is no text.
+    offset of the byte, for text that is empty, not in `encoding`, or binary.
     """
     encoding = check_encoding(encoding)
     head, pieces = peek(filter(None, pieces), 8)
     if found := next((kind for magic, kind in FORMATS.items() if head.startswith(magic)), None):
-        raise BinaryError(f"{name} is {found}, not text")
+        raise UserError(f"{name} is {found}, not text")
     if encoding == "utf-8" and (wide := next((_MARKS[mark] for mark in _MARKS if head.startswith(mark)), None)):
         note(f"{name} starts with the byte order mark of {wide.upper()}, and is read as that")
         encoding = wide
     as_utf8 = None if encoding == "utf-8" else _Utf8Check()
-    texts = _decode_strictly(pieces, name, encoding)
     empty = True
-    for text, data in texts:
+    for text, data in _decode_strictly(pieces, name, encoding):
         if as_utf8 is not None:
             as_utf8.feed(data)
         if empty and text.startswith("\ufeff"):
@@ -94,30 +74,26 @@ def _decode_strictly(pieces: Iterable[bytes], name: str, encoding: str) -> Itera
         zero = piece.find(b"\0") if encoding == "utf-8" else -1
         try:
             text = stream.decode(piece, not piece) if zero < 0 else "\0"
-        except UnicodeDecodeError as error:
-            position = offset - len(pending) + error.start
-            raise EncodingError(
-                f"{name} is not {encoding.upper()}: byte 0x{error.object[error.start]:02x} at offset {position:,}",
-                where=f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}",
-                kind="set",
-                keys=["data.encoding"],
-                choices=["latin-1"],
-            ) from error
-        except UnicodeError as error:  # UTF-16 or UTF-32 without a byte order mark
-            raise EncodingError(
-                f"{name} is not {encoding.upper()}: {error}",
-                kind="set",
-                keys=["data.encoding"],
-                choices=[f"{encoding}-le", f"{encoding}-be"],
-            ) from error
+        except UnicodeError as error:
+            raise _encoding_error(name, encoding, error, offset - len(pending), lines) from error
         if "\0" in text:
-            raise BinaryError(f"{name} is binary, not text: there is a zero byte at offset {offset + max(0, zero):,}")
+            raise UserError(f"{name} is binary, not text: there is a zero byte at offset {offset + max(0, zero):,}")
         offset += len(piece)
         # bytes.count takes six times as long, and the interpreter's lock with it
         lines += int(np.count_nonzero(np.frombuffer(piece, dtype=np.uint8) == _NEWLINE[0]))
         data = pending + piece if pending else piece
         incomplete = len(stream.getstate()[0])  # bytes of a character that continues in the next piece
         yield text, data[:-incomplete] if incomplete else data
+
+
+def _encoding_error(name: str, encoding: str, error: UnicodeError, offset: int, lines: int) -> UserError:
+    """The error for bytes that follow `offset` bytes and `lines` lines; UTF-16 and UTF-32 may lack a mark."""
+    choices, where, reason = [f"{encoding}-le", f"{encoding}-be"], None, str(error)
+    if isinstance(error, UnicodeDecodeError):
+        choices, where = ["latin-1"], f"{name}:{lines + error.object.count(_NEWLINE, 0, error.start) + 1}"
+        reason = f"byte 0x{error.object[error.start]:02x} at offset {offset + error.start:,}"
+    message = f"{name} is not {encoding.upper()}: {reason}"
+    return UserError(message, where=where, kind="set", keys=["data.encoding"], choices=choices)
 
 
 class _Utf8Check:

@@ -3,8 +3,10 @@
 Links to folders are not followed: those of many trees lead in circles.
 """
 
+import errno
 import glob
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -33,7 +35,13 @@ def files_in_folder(folder: Path, note: Notify) -> list[Path]:
     """The text files of a folder, sorted. Raises as `choose_texts` does, OSError, and RequestError for runs alone."""
 
     def has_bytes(path: str) -> bool:
-        return Path(path).is_file() and os.stat(path).st_size > 0
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):  # a link that leads nowhere
+                return False
+            raise
+        return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
     try:
         files = choose_texts(folder, _walk(str(folder)), has_bytes, note)

@@ -33,7 +33,7 @@ def read_small_file(path: Path) -> str:
     elif path.is_dir():
         raise RequestError(f"{path} is a directory, not a file")
     elif path.exists():
-        data = _expand(path) if is_compressed(path) else read_file(path, _LIMIT)
+        data = b"".join(_bounded(path)) if is_compressed(path) else read_file(path, _LIMIT)
     else:
         raise RequestError(f"there is no file {path}", choices=similar_paths(path))
     try:
@@ -44,13 +44,12 @@ def read_small_file(path: Path) -> str:
         raise RequestError(reason, where=file_name(path)) from None
 
 
-def _expand(path: Path) -> bytes:
-    data = bytearray()
+def _bounded(path: Path) -> Iterator[bytes]:
+    size = 0
     for piece in StoredFile.at(path).pieces():
-        data += piece
-        if len(data) > _LIMIT:
+        if (size := size + len(piece)) > _LIMIT:
             raise RequestError(f"{path} expands to more than {format_size(_LIMIT)}")
-    return bytes(data)
+        yield piece
 
 
 @contextmanager
