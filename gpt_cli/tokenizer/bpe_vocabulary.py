@@ -218,13 +218,8 @@ def write_vocabulary(vocabulary: Vocabulary) -> str:
         "vocab": {spelling: i for i, spelling in enumerate(spellings)},
         "merges": [f"{spellings[left]} {spellings[right]}" for left, right, _ in vocabulary.merges],
     }
-    file: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": None,
-    }
+    file: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None}
+    file |= {"added_tokens": added, "normalizer": None}
     file |= {"pre_tokenizer": split, "post_processor": None, "decoder": byte_level(), "model": model}
     return json.dumps(file, ensure_ascii=False, indent=2)
 
