@@ -228,7 +228,8 @@ def _open_matching_store(path: Path, data: DataConfig, config: TokenizerConfig) 
     if data.val_source is not None or data.weights is not None:
         key = "data.weights" if data.val_source is None else "data.val_source"
         raise RequestError(f"{key} is for texts: {path} is a token store, which was divided when it was made")
-    check_tokenizer(store.tokenizer, config, str(path))
+    asked = config.model_copy(update={"unknown": "error"})  # of which older versions asked no store
+    check_tokenizer(store.tokenizer, asked, str(path))
     for name in ("val_fraction", "test_fraction", "split"):
         if (actual := getattr(store.division, name)) != getattr(spec, name):
             raise RequestError(
