@@ -21,7 +21,7 @@ _OVERHEAD = 256  # bytes of a block besides its text
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SplitBlock:
     """A part of a document, all of it in one split; of a document that is not divided yet, this is `train`."""
 
     split: Split
@@ -61,7 +61,7 @@ class CorpusText:
         """The notes of reading it."""
         self._pass_on = note
         self._is_muted = False
-        self._cache: dict[int, list[Block]] | None = {}
+        self._cache: dict[int, list[SplitBlock]] | None = {}
         self._cache_left = CACHE_BYTES
 
     @classmethod
@@ -96,12 +96,12 @@ class CorpusText:
         """True if file `number` is the first of `data.val_source`."""
         return self.files[number].validates and (number == 0 or not self.files[number - 1].validates)
 
-    def blocks(self, number: int) -> Iterator[Block]:
+    def blocks(self, number: int) -> Iterator[SplitBlock]:
         """Yield the blocks of file `number`, at least one. Notes of the reader are passed on until `mute_notes`."""
         if self._cache is not None and number in self._cache:
             yield from self._cache[number]
             return
-        file_blocks: list[Block] = []
+        file_blocks: list[SplitBlock] = []
         empty = True
         file = self.files[number].file
         for _, pieces in file.read(self._note):
@@ -128,17 +128,17 @@ class CorpusText:
             self._pass_on(message)
 
 
-def _regroup(pieces: Iterable[bytes]) -> Iterator[Block]:
+def _regroup(pieces: Iterable[bytes]) -> Iterator[SplitBlock]:
     """Regroup the pieces of a document into blocks: as many characters as fit, fewer only at the end."""
     data, starts = b"", True
     for piece in pieces:
         data = data + piece if data else piece
         start = 0
         while len(data) - start > BLOCK and (end := _character_boundary(data, start, start + BLOCK)) < len(data):
-            yield Block("train", data[start:end], starts, ends=False, ends_document=False)
+            yield SplitBlock("train", data[start:end], starts, ends=False, ends_document=False)
             start, starts = end, False
         data = data[start:]
-    yield Block("train", data, starts)
+    yield SplitBlock("train", data, starts)
 
 
 def _character_boundary(data: bytes, start: int, end: int) -> int:

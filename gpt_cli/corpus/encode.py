@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.blocks import BLOCK, Block, Split
+from gpt_cli.corpus.blocks import BLOCK, Split, SplitBlock
 from gpt_cli.corpus.encoder_pool import ordered_map, process_pool, thread_pool
 from gpt_cli.corpus.store import Tokens, to_token_dtype
 from gpt_cli.errors import UserError
@@ -28,7 +28,7 @@ class Batch:
     """Consecutive blocks of one split whose ids do not depend on each other: the unit of work of an encoding worker."""
 
     split: Split
-    blocks: Sequence[Block]
+    blocks: Sequence[SplitBlock]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _start_of_special(text: str, cut: int, special: Sequence[str]) -> int:
 class _Buffer:
     """The text of one split that is not in a batch yet: blocks, then text with no safe place to cut it."""
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[SplitBlock] = field(default_factory=list)
     size: int = 0
     """Bytes of the blocks, and one for each."""
     data: bytes = b""
@@ -108,7 +108,7 @@ class _Buffer:
     """True if `data` starts a document, or its part in this split."""
 
 
-def batches(blocks: Iterable[Block], rule: CutRule) -> Iterator[Batch]:
+def batches(blocks: Iterable[SplitBlock], rule: CutRule) -> Iterator[Batch]:
     """Yield the text in batches of about BLOCK bytes, at most twice as many unless documents are not cut.
 
     The cuts depend on the text alone, so the ids are the same for any number of workers.

@@ -102,7 +102,7 @@ def ordered_map(
 
 @contextmanager
 def _starting_workers() -> Iterator[None]:
-    """Within: new processes do not import the program, which may have no guard against it, and ignore Ctrl-C.
+    """Keep new processes from importing the program, which may have no guard against it, and have them ignore Ctrl-C.
 
     `multiprocessing` has a spawned process import `__main__`, to find what is defined there; nothing of ours is.
     """

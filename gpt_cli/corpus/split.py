@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.blocks import SPLITS, Block, CorpusText, Split, count_characters
+from gpt_cli.corpus.blocks import SPLITS, CorpusText, Split, SplitBlock, count_characters
 from gpt_cli.corpus.encoder_pool import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Fingerprint
 from gpt_cli.errors import UserError
@@ -119,7 +119,7 @@ def split_blocks(
     end_lines: bool,
     progress: Callable[[int], None] = lambda _: None,
     hasher: SerialExecutor | None = None,
-) -> Iterator[Block]:
+) -> Iterator[SplitBlock]:
     """Yield the whole text in order, as blocks of one split each; a file's training text is repeated by its weight.
 
     `end_lines`: a newline separates documents, instead of an end of text. `progress` gets the bytes read so far,
@@ -130,7 +130,7 @@ def split_blocks(
     done = 0
     is_separated = True  # the last training block ends with what separates documents
 
-    def read(number: int, *, again: bool) -> Iterator[Block]:
+    def read(number: int, *, again: bool) -> Iterator[SplitBlock]:
         nonlocal done
         for block in text.blocks(number):
             done += len(block.data)
@@ -153,7 +153,7 @@ def split_blocks(
                     continue
                 if lacks_separator:
                     newline = b"\n" if end_lines else b""
-                    yield Block("train", newline, starts=False, ends_document=False, followed=True)
+                    yield SplitBlock("train", newline, starts=False, ends_document=False, followed=True)
                     lacks_separator = False
                 if block.split == "train":
                     is_separated = block.data.endswith(b"\n") if end_lines else block.followed
@@ -163,8 +163,8 @@ def split_blocks(
 
 
 def _split_file(
-    blocks: Iterable[tuple[Block, bool]], plan: SplitPlan, place: _Place, file: int | None, end_lines: bool
-) -> Iterator[Block]:
+    blocks: Iterable[tuple[SplitBlock, bool]], plan: SplitPlan, place: _Place, file: int | None, end_lines: bool
+) -> Iterator[SplitBlock]:
     """Cut the blocks of a file at the boundaries of the splits; `place` moves on. `file` None: all of it validates."""
     previous: Split | None = None  # the split of the last block of this document
     for block, followed in blocks:
@@ -179,7 +179,7 @@ def _split_file(
             place.characters += characters
             left -= len(part)
             ends_document = block.ends and not left
-            yield Block(
+            yield SplitBlock(
                 split,
                 part,
                 starts=split != previous,
@@ -193,9 +193,9 @@ def _split_file(
             previous = None
 
 
-def _mark_followed(blocks: Iterator[Block], is_last_file: bool) -> Iterator[tuple[Block, bool]]:
+def _mark_followed(blocks: Iterator[SplitBlock], is_last_file: bool) -> Iterator[tuple[SplitBlock, bool]]:
     """Yield each block of a file, and True if it ends a document that another one follows."""
-    previous: Block | None = None
+    previous: SplitBlock | None = None
     for block in blocks:
         if previous is not None:
             yield previous, previous.ends

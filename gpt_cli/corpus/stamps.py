@@ -22,7 +22,7 @@ _LIMIT = 1 << 24  # bytes
 
 
 class Stamps:
-    """What is remembered under a `key`, a JSON value, of files; None in place of a path is a text without a file."""
+    """A value remembered under a `key`, a JSON value, for files; None in place of a path is a text without a file."""
 
     def __init__(self, key: object, paths: Sequence[Path | None]) -> None:
         digest = hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()

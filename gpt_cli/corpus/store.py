@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Annotated, Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -179,11 +179,11 @@ class TokenStore:
 
         Raises RequestError for a split that is not in the store, DamagedError for files that were changed.
         """
-        shards = self._shards(split)
-        tokens: Tokens = np.empty(sum(shard.tokens for shard in shards), dtype=self._dtype)
+        arrays = self._map(split)
+        tokens: Tokens = np.empty(sum(len(array) for _, array in arrays), dtype=token_dtype(self.tokenizer.vocab_size))
         start = 0
-        for shard in shards:
-            for chunk in self._verified(shard):
+        for path, array in arrays:
+            for chunk in self._verified(path, array):
                 tokens[start : start + len(chunk)] = chunk
                 start += len(chunk)
         return tokens
@@ -193,51 +193,47 @@ class TokenStore:
 
         A store that is replaced meanwhile stays readable; truncating its files kills the process (SIGBUS).
         """
-        pieces: list[Tokens] = []
-        for shard in self._shards(split):
-            for _ in self._verified(shard) if verify else ():
+        arrays = self._map(split)
+        for path, array in arrays if verify else ():
+            for _ in self._verified(path, array):
                 pass
-            mapped = np.load(self.path / shard.file, mmap_mode="r") if shard.tokens else np.empty(0, self._dtype)
-            pieces.append(mapped.view(np.ndarray))
-        return MappedTokens(pieces)
+        return MappedTokens([array.view(np.ndarray) for _, array in arrays])
 
-    @property
-    def _dtype(self) -> np.dtype[Any]:
-        return token_dtype(self.tokenizer.vocab_size)
-
-    def _shards(self, split: Split) -> Sequence[_Shard]:
-        """The files of a split, which are as long as they should be. Raises as `tokens` does."""
-        part = self._manifest.part(split)
+    def _map(self, split: Split) -> list[tuple[Path, Any]]:
+        """The files of a split, and their arrays as `np.memmap`. Raises as `tokens` does."""
+        part, arrays = self._manifest.part(split), []
         if part is None:
             raise RequestError(f"{self.path} has no {split} split", keys=[f"data.{split}_fraction"])
         for shard in part.shards:
             path = self.path / shard.file
             if shard.file not in self._sums:
                 raise DamagedError(f"{path} is none of the files of this token store")
-            with _damage(path), path.open("rb") as stream:
-                end = _read_header(stream, self._dtype, shard.tokens) + shard.tokens * self._dtype.itemsize
-                if os.fstat(stream.fileno()).st_size != end:
+            with _damage(path):
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
+                _check_array(array, token_dtype(self.tokenizer.vocab_size), shard.tokens)
+                if path.stat().st_size != array.offset + array.nbytes:
                     raise ValueError(f"it does not end with its {shard.tokens:,} ids")
-        return part.shards
+            arrays.append((path, array))
+        return arrays
 
-    def _verified(self, shard: _Shard) -> Iterator[Tokens]:
-        """Yield the ids of a file in parts, each valid until the next; at the end the sum of the file is right."""
-        path, vocab_size = self.path / shard.file, self.tokenizer.vocab_size
-        buffer: Tokens = np.empty(_CHUNK // self._dtype.itemsize, dtype=self._dtype)
+    def _verified(self, path: Path, array: Any) -> Iterator[Tokens]:
+        """Yield the ids of a file in parts, each valid until the next; at the end the sum of the file is right.
+
+        They are read, as pages that are mapped would count as memory of this process.
+        """
+        buffer: Tokens = np.empty(_CHUNK // array.itemsize, dtype=array.dtype)
         with _damage(path), path.open("rb") as stream:
-            offset = _read_header(stream, self._dtype, shard.tokens)
-            stream.seek(0)
-            digest = hashlib.sha256(stream.read(offset))
-            for start in range(0, shard.tokens, len(buffer)):
-                chunk = buffer[: shard.tokens - start]
+            digest = hashlib.sha256(stream.read(array.offset))
+            for start in range(0, len(array), len(buffer)):
+                chunk = buffer[: len(array) - start]
                 if stream.readinto(chunk.data.cast("B")) < chunk.nbytes:
                     raise ValueError("it ends too soon")
                 digest.update(chunk.data)
-                if int(chunk.max()) >= vocab_size:
-                    index = int(np.argmax(chunk >= vocab_size))
+                if int(chunk.max()) >= self.tokenizer.vocab_size:
+                    index = int(np.argmax(chunk >= self.tokenizer.vocab_size))
                     raise ValueError(f"id {chunk[index]:,} at index {start + index:,} is none of the vocabulary's")
                 yield chunk
-            if digest.hexdigest() != self._sums[shard.file]:
+            if digest.hexdigest() != self._sums[path.name]:
                 raise ValueError("it does not match its SHA-256")
 
 
@@ -348,14 +344,9 @@ def _header(dtype: np.dtype[Any], size: int) -> bytes:
     return header.getvalue()
 
 
-def _read_header(stream: IO[bytes], dtype: np.dtype[Any], size: int) -> int:
-    """Return the offset of the array of a .npy file. Raises ValueError unless it has `size` numbers of this type."""
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError("its .npy format is not version 1.0")
-    shape, _, actual = np.lib.format.read_array_header_1_0(stream)
-    if (shape, actual) != ((size,), dtype):
-        raise ValueError(f"it holds {actual} {shape}, not {dtype} ({size},)")
-    return stream.tell()
+def _check_array(array: npt.NDArray[Any], dtype: np.dtype[Any], size: int) -> None:
+    if (array.shape, array.dtype) != ((size,), dtype):
+        raise ValueError(f"it holds {array.dtype} {array.shape}, not {dtype} ({size},)")
 
 
 @contextmanager
@@ -373,9 +364,9 @@ def _stats(path: Path, split: Split, part: _Part, files: Mapping[str, bytes]) ->
     name = f"{split}{_STARTS}"
     with _damage(path / name):
         stream = io.BytesIO(files[name])
-        _read_header(stream, np.dtype(np.int64), part.documents)
-        starts = np.frombuffer(stream.read(), dtype="<i8")
-        if len(starts) != part.documents:
+        starts = np.load(stream, allow_pickle=False)
+        _check_array(starts, np.dtype(np.int64), part.documents)
+        if stream.read(1):
             raise ValueError(f"it does not end with its {part.documents:,} numbers")
         if len(starts) and not (starts[0] >= 0 and starts[-1] < part.tokens and bool((np.diff(starts) >= 0).all())):
             raise ValueError("it names tokens outside of the split")

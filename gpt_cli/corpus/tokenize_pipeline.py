@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.cores import usable_cores
-from gpt_cli.corpus.blocks import BLOCK, SPLITS, Block, CorpusText, Split, count_characters
+from gpt_cli.corpus.blocks import BLOCK, SPLITS, CorpusText, Split, SplitBlock, count_characters
 from gpt_cli.corpus.encode import CutRule, batches, encode_batches
 from gpt_cli.corpus.encoder_pool import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
@@ -51,7 +51,7 @@ class _SplitCounter:
         self.characters = self.bytes = self.tokens = 0
         self.starts = array("q")
 
-    def add(self, blocks: Sequence[Block], lengths: npt.NDArray[np.uint32]) -> None:
+    def add(self, blocks: Sequence[SplitBlock], lengths: npt.NDArray[np.uint32]) -> None:
         """Count blocks; `lengths` are their numbers of tokens."""
         for block, length in zip(blocks, lengths.tolist(), strict=True):
             if block.starts:

@@ -206,7 +206,9 @@ def encode_text(text: str, encoding: str = "utf-8") -> bytes:
         code, place = ord(text[error.start]), error.start + 1
     if 0xDC80 <= code <= 0xDCFF:  # a byte of the command line, decoded with surrogateescape
         raise RequestError(f"the text is not UTF-8: its byte 0x{code - 0xDC00:02x} as character {place}")
-    raise RequestError(f"the text is not Unicode: half a surrogate pair (U+{code:04X}) as character {place}")
+    raise RequestError(
+        f"the text has half a surrogate pair (U+{code:04X}) as character {place}, which is not Unicode text"
+    )
 
 
 def token_sizes(tokenizer: Tokenizer) -> npt.NDArray[np.int64]:

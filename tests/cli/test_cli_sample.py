@@ -213,10 +213,7 @@ def test_a_prompt_that_is_not_utf_8_is_refused_with_the_place(sample: Run, char_
     file.write_bytes("abé".encode("latin-1"))
     code, out, err = sample("--run", char_run, "--prompt-file", file)
     assert (code, out) == (2, "")
-    assert err == (
-        f"error: the prompt is not UTF-8 text: byte 0xe9 at offset 2\n  --> {file}\n"
-        "hint: write it anew as UTF-8, for instance with iconv\n"
-    )
+    assert err == (f"error: the prompt is not UTF-8 text: byte 0xe9 at offset 2\n  --> {file}\n")
 
 
 def test_without_a_run_there_is_one_clear_answer(sample: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -419,7 +419,7 @@ def test_a_base_that_learned_a_template_keeps_it(gpt_here):
 
 def test_an_address_is_shown_as_it_was_given(gpt_here):
     outcome = gpt_here("train", "https://example.com/a.txt")
-    assert "error: https://example.com/a.txt is not a file" in outcome.stderr
+    assert "error: https://example.com/a.txt does not exist\n" in outcome.stderr
 
 
 def test_several_texts_are_one_source(gpt_here):

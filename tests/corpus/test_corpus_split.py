@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import blocks as blocks_module
 from gpt_cli.corpus import encode as encode_module
-from gpt_cli.corpus.blocks import SPLITS, Block, CorpusText, SourceFile
+from gpt_cli.corpus.blocks import SPLITS, CorpusText, SourceFile, SplitBlock
 from gpt_cli.corpus.decoding import Notify
 from gpt_cli.corpus.encode import CutRule, batches, encode_stream, encode_texts
 from gpt_cli.corpus.readers import Stream, TextFile
@@ -321,7 +321,7 @@ def test_no_segment_ends_inside_a_special_token(text: str, pattern: Pattern, blo
         patch.setattr(encode_module, "BLOCK", block)
         parts = [text[i : i + block] for i in range(0, len(text), block)]
         blocks = [
-            Block("train", part.encode(), number == 0, is_last, is_last)
+            SplitBlock("train", part.encode(), number == 0, is_last, is_last)
             for number, part in enumerate(parts)
             for is_last in [number + 1 == len(parts)]
         ]

@@ -52,7 +52,7 @@ def test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files(
     ("change", "reason"),
     [
         (lambda data: data + b"\0\0", "something follows|does not end"),
-        (lambda data: data[:-2], "cannot be|does not end"),
+        (lambda data: data[:-2], "greater than file size|does not end"),
         (lambda data: data[:-2] + b"\xff\x00", "none of the vocabulary's"),
         (lambda data: data.replace(b"<u2", b"<i2"), "it holds"),
     ],
