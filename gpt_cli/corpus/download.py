@@ -4,6 +4,7 @@ import http.client
 import os
 import re
 import shutil
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from typing import IO
 
 from gpt_cli.corpus.hub import translate_errors
 from gpt_cli.errors import UserError
-from gpt_cli.files import DiskError, make_directory, require_space, sha256_file, write_file
+from gpt_cli.files import DiskError, require_space, sha256_file, write_file
+from gpt_cli.files.os_errors import translate_os_errors
 
 DownloadProgress = Callable[[int, int], None]
 """Called with the bytes received so far and the bytes of the whole file."""
@@ -31,18 +33,21 @@ def downloaded(url: str, folder: Path, *, size: int, sha256: str, progress: Down
 
     Raises UserError. Of a file on the Hugging Face Hub what was received then stays, and the next call resumes.
     """
+    if folder.is_file() and not folder.is_symlink():  # the beginning of a download by an older version
+        folder.unlink()
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
         raise DiskError(f"cannot write {folder}: something else is in its place, which is never replaced")
-    file = folder / "download"
+    require_space(folder.parent, size)
     if hosted := _ON_HUB.fullmatch(url):
         repo, commit, name = hosted.groups()
         with translate_errors(url) as hub:
             file = Path(hub.hf_hub_download(repo, name, repo_type="dataset", revision=commit, local_dir=folder))
+    else:
+        with translate_os_errors("create", folder):
+            folder = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+        file = folder / "download"
     try:
         if not hosted:
-            shutil.rmtree(folder, ignore_errors=True)
-            make_directory(folder)
-            require_space(folder, size)
             write_file(file, _receive(url, size, progress))
         if (digest := sha256_file(file)) != sha256:
             raise UserError(f"{url} is not the expected file: its sha256 is {digest}, not {sha256}; it was deleted")

@@ -1,8 +1,10 @@
 """Encode a split text: cut it where no id changes, in batches that workers encode independently."""
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -166,8 +168,11 @@ def encode_batches(
         for batch in batches:
             yield batch, encode_texts(tokenizer, *_columns(batch), allow_special)
     elif isinstance(tokenizer, BPETokenizer | ForeignTokenizer):
-        with process_pool(workers, _open_tokenizer, tokenizer.to_json(), allow_special) as pool:
-            yield from ordered_map(lambda batch: pool.submit(_encode, *_columns(batch)), batches, workers)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "tokenizer.json")
+            tokenizer.save(file)
+            with process_pool(workers, _open_tokenizer, file, allow_special) as pool:
+                yield from ordered_map(lambda batch: pool.submit(_encode, *_columns(batch)), batches, workers)
     else:
         with thread_pool(workers) as pool:
             encode = partial(encode_texts, tokenizer, allow_special=allow_special)
@@ -183,10 +188,10 @@ def _columns(batch: Batch) -> tuple[list[bytes], list[bool], list[bool]]:
 _worker: tuple[Tokenizer, bool]
 
 
-def _open_tokenizer(file: str, allow_special: bool) -> None:
+def _open_tokenizer(file: Path, allow_special: bool) -> None:
     """Give this worker process its tokenizer."""
     global _worker
-    _worker = parse_tokenizer(file), allow_special
+    _worker = parse_tokenizer(file.read_text(encoding="utf-8")), allow_special
 
 
 def _encode(texts: list[bytes], starts: list[bool], followed: list[bool]) -> Encoded:

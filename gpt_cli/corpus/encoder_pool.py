@@ -61,16 +61,25 @@ class SerialExecutor(AbstractContextManager["SerialExecutor"]):
 def process_pool(processes: int, initializer: Callable[..., None], *arguments: Any) -> Iterator[Executor]:
     """Start processes that call `initializer(*arguments)` once. They leave Ctrl-C to this process, and end with it.
 
+    The arguments are small: those of more than 64 KiB would have each start wait until the process before is ready.
     Raises UserError, in its context, if one of them dies.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of NumPy and torch half
-    pool = ProcessPoolExecutor(processes, context, _begin_worker, (initializer, arguments))
+    all_started, others = context.Event(), multiprocessing.active_children()
+    pool = ProcessPoolExecutor(processes, context, _begin_worker, (all_started, initializer, arguments))
     try:
-        with _starting_workers():
-            for _ in range(processes):
-                pool.submit(int)  # the pool starts a process for each task while none is idle
+        try:
+            with _starting_workers():
+                for _ in range(processes):
+                    pool.submit(int)  # starts a process, as none is idle before all have started
+        finally:
+            all_started.set()
         yield pool
-    except BrokenProcessPool as error:
+    except BaseException as error:
+        for worker in set(multiprocessing.active_children()).difference(others):
+            worker.kill()  # it holds no state
+        if not isinstance(error, BrokenProcessPool):
+            raise
         raise UserError("a process that encodes was ended from outside: is there too little memory?") from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -102,25 +111,28 @@ def ordered_map(
 
 @contextmanager
 def _starting_workers() -> Iterator[None]:
-    """Keep new processes from importing the program, which may have no guard against it, and have them ignore Ctrl-C.
+    """Keep new processes from importing the program, which may have no guard against it; of Ctrl-C; to one thread.
 
     `multiprocessing` has a spawned process import `__main__`, to find what is defined there; nothing of ours is.
     """
-    main = sys.modules["__main__"]
+    main, variables = sys.modules["__main__"], dict(os.environ)
     sys.modules["__main__"] = ModuleType("__main__")
+    os.environ |= dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else set()
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        os.environ.clear()
+        os.environ |= variables
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _begin_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _begin_worker(all_started: Any, initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["RAYON_NUM_THREADS"] = "1"
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    all_started.wait()
     initializer(*arguments)
 
 

@@ -65,8 +65,10 @@ def pin_sources(values: ConfigValues, note: Notify, known: Collection[str] = ())
 
 def pin_config(config: Config, note: Notify, there: Config | None = None) -> Config:
     """Return `config` with the commits of its data sets of the Hub: those of `there`, or else the newest."""
-    known = [] if there is None else [*there.data.sources, *there.data.val_sources]
-    return replace_keys(config, pin_sources({key: get_key(config, key) for key in TEXT_KEYS}, note, known))
+    trained, validated = ([], []) if there is None else (there.data.sources, there.data.val_sources)
+    known = {"data.source": [*trained, *validated], "data.val_source": [*validated, *trained]}  # the likelier first
+    changes = [pin_sources({key: get_key(config, key)}, note, known[key]) for key in TEXT_KEYS]
+    return replace_keys(config, {key: value for change in changes for key, value in change.items()})
 
 
 def _pinned(value: str | list[str], note: Notify, known: Collection[str]) -> Any:
@@ -75,11 +77,9 @@ def _pinned(value: str | list[str], note: Notify, known: Collection[str]) -> Any
     if not value.startswith("hf:") or value in known or HubSource.parse(value).is_pinned:
         return value
     source = HubSource.parse(value)
-    remembered = None if source.revision == "main" else _remembered(source)  # a tag may be of another commit
-    for other in (one for one in known if one.startswith("hf:")):
+    for other in (one for one in known if one.startswith("hf:") and source.revision == "main"):
         pinned = HubSource.parse(other)
-        is_newest = source.revision == "main" or (remembered is not None and remembered.commit == pinned.revision)
-        if is_newest and pinned.is_pinned and replace(source, revision=pinned.revision) == pinned:
+        if pinned.is_pinned and replace(source, revision=pinned.revision) == pinned:
             return other
     return str(replace(source, revision=_find(source, note)[0].commit))
 

@@ -36,7 +36,7 @@ from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer
-from gpt_cli.tokenizer.loader import check_tokenizer
+from gpt_cli.tokenizer.loader import check_tokenizer, load_configured
 
 MAPPED_FROM = 1 << 27  # ids; a split from this size on is memory-mapped: it would take 256 MiB or more
 
@@ -118,31 +118,36 @@ def _prepare_text(
     with_test: bool,
 ) -> Corpus:
     text = CorpusText.find(data, note)
+    digest = None if tokenizer.file is None else load_configured(tokenizer).digest
     files = [member.file.path for member in text.files]
-    files += [] if tokenizer.file is None else [Path(tokenizer.file)]
-    remembered = Stamps([FORMAT, data.model_dump(), tokenizer.model_dump()], files)
-    known, corpus = remembered.recall() or {"key": None, "notes": []}, None
-    if known["key"] is not None and (corpus := _open_cached(known["key"], load, note)) is not None:
-        for line in known["notes"]:
-            note(line)
-        return corpus
+    remembered = Stamps([FORMAT, data.model_dump(), tokenizer.model_dump(), digest], files)
+    known, damaged = remembered.recall(), None
+    if known is not None and is_store(_entry(known["key"])):
+        if (corpus := _open_cached(known["key"], load, note)) is not None:
+            for line in known["notes"]:
+                note(line)
+            return corpus
+        damaged = known["key"]
     pipeline = TokenizePipeline.scan(data, tokenizer, note, progress, text=text)
-    if (key := pipeline.cache_key) != known["key"]:  # else it is damaged
-        corpus = _open_cached(key, load, note)
+    key = pipeline.cache_key
+    corpus = None if key == damaged else _open_cached(key, load, note)
     if corpus is None:
-        corpus = _tokenize(pipeline, cache_dir() / "stores" / key, load, cache=cache, with_test=with_test)
+        corpus = _tokenize(pipeline, _entry(key), load, cache=cache, with_test=with_test)
     if cache:
         remembered.remember({"key": key, "notes": text.notes})
     return corpus
 
 
+def _entry(key: str) -> Path:
+    return cache_dir() / "stores" / key
+
+
 def _open_cached(key: str, load: _Load, note: Notify) -> Corpus | None:
     """Load what is cached under `key`; None if there is nothing, or something damaged, which `note` reports."""
-    entry = cache_dir() / "stores" / key
-    if not is_store(entry):
+    if not is_store(_entry(key)):
         return None
     try:
-        return load(TokenStore.open(entry))
+        return load(TokenStore.open(_entry(key)))
     except DamagedError as error:
         note(f"{error.message}; the text is tokenized again")
         return None

@@ -154,7 +154,7 @@ def local_path(name: str) -> Path:
     path = corpus_path(find_corpus(name), corpora_dir())
     if not os.path.lexists(path.parent):
         raise RequestError(f"the corpus {name} is not on this machine", kind="no corpus", path=name)
-    verified = Stamps("verified", [path, path.parent / SUMS])
+    verified = Stamps(["verified", str(path)], [path, path.parent / SUMS])
     if verified.recall() is None:
         _verified(path)
         verified.remember(True)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import gpt_cli
 from gpt_cli.errors import UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 
@@ -25,7 +26,8 @@ class Stamps:
     """A value remembered under a `key`, a JSON value, for files; None in place of a path is a text without a file."""
 
     def __init__(self, key: object, paths: Sequence[Path | None]) -> None:
-        digest = hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()
+        self._began = time.time_ns()
+        digest = hashlib.sha256(json.dumps([gpt_cli.__version__, key], default=str).encode()).hexdigest()
         self._record = cache_dir() / "texts" / f"{digest}.json"
         self._paths = paths
         self._stamp, _ = self._look()
@@ -43,7 +45,7 @@ class Stamps:
     def remember(self, value: object) -> None:
         """Keep a JSON `value`, unless the files changed since this object was made, or shortly before."""
         stamp, changed = self._look()
-        if stamp is None or stamp != self._stamp or changed > time.time_ns() - _RECENT:
+        if stamp is None or stamp != self._stamp or changed > self._began - _RECENT:
             return
         with suppress(UserError):  # a cache that cannot be written
             make_directory(self._record.parent)

@@ -107,8 +107,12 @@ class MappedTokens:
     Reads return copies.
     """
 
-    def __init__(self, pieces: Sequence[Tokens]) -> None:
-        """`pieces` are the ids of the files, mapped; there is at least one."""
+    def __init__(self, pieces: Sequence[Tokens], vocab_size: int | None = None) -> None:
+        """`pieces` are the ids of the files, mapped; there is at least one.
+
+        `vocab_size`: that of ids which were not verified; a read raises DamagedError for one outside of it.
+        """
+        self._vocab_size = vocab_size
         self._pieces = list(pieces)
         self._starts = [0, *accumulate(len(piece) for piece in pieces)]
         self.dtype: np.dtype[Any] = pieces[0].dtype
@@ -139,7 +143,10 @@ class MappedTokens:
             i = bisect_right(self._starts, position) - 1
             parts.append(self._pieces[i][position - self._starts[i] : stop - self._starts[i]])
             position += len(parts[-1])
-        return np.concatenate(parts) if parts else np.empty(0, dtype=self.dtype)
+        ids = np.concatenate(parts) if parts else np.empty(0, dtype=self.dtype)
+        if self._vocab_size is not None and (largest := int(ids.max(initial=0))) >= self._vocab_size:
+            raise DamagedError(f"the stored tokens are damaged: {largest:,} is none of {self._vocab_size:,} ids")
+        return ids
 
 
 @dataclass(frozen=True)
@@ -197,7 +204,8 @@ class TokenStore:
         for path, array in arrays if verify else ():
             for _ in self._verified(path, array):
                 pass
-        return MappedTokens([array.view(np.ndarray) for _, array in arrays])
+        pieces = [array.view(np.ndarray) for _, array in arrays]
+        return MappedTokens(pieces, None if verify else self.tokenizer.vocab_size)
 
     def _map(self, split: Split) -> list[tuple[Path, Any]]:
         """The files of a split, and their arrays as `np.memmap`. Raises as `tokens` does."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import gpt_cli
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.blocks import SPLITS, CorpusText
@@ -238,9 +237,9 @@ def _measure_files(
     data: DataConfig, fixed: ConfigValues, has_gpu: bool, progress: StageProgress | None
 ) -> TextStatistics:
     text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
-    files = [member.file.path for member in text.files]
-    files += [Path(fixed["tokenizer.file"])] if fixed.get("tokenizer.file") is not None else []
-    remembered = Stamps(["statistics", gpt_cli.__version__, _RULES, data.model_dump(), dict(fixed), has_gpu], files)
+    existing = existing_tokenizer(fixed)
+    key = ["statistics", _RULES, data.model_dump(), dict(fixed), has_gpu, existing and existing.digest]
+    remembered = Stamps(key, [member.file.path for member in text.files])
     if (known := remembered.recall()) is not None:
         return TextStatistics(**known)
     statistics = _measure_text(text, data, fixed, has_gpu, progress)

@@ -232,6 +232,13 @@ def test_a_token_store_trains_as_its_text_does(gpt_here, work_dir):
     assert json.loads(store_outcome.stdout)["weights_sha256"] == json.loads(text_outcome.stdout)["weights_sha256"]
 
 
+def test_a_dry_run_on_damaged_tokens_is_an_error(gpt_here, work_dir):
+    assert gpt_here("tokenize", "text.txt", "--kind", "char", "--out", "store").rc == 0
+    shard = work_dir / "store/train-00000.npy"
+    shard.write_bytes(shard.read_bytes()[:-200] + b"\xff" * 200)
+    assert_one_error(gpt_here("train", "--config", "tiny.yaml", "data.source=store", "--dry-run"), 1, "damaged")
+
+
 def test_a_dry_run_prints_the_plan_and_leaves_nothing_but_caches(gpt_here, work_dir):
     old_files = sorted(work_dir.rglob("*"))
     output = gpt_here("train", "--config", "tiny.yaml", "--dry-run")

@@ -1,5 +1,6 @@
 """A text that has not changed is not read again, and one that has changed is, however little shows."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus import registry, stamps, tokenize_pipeline
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
+from gpt_cli.corpus.stamps import Stamps
 from gpt_cli.corpus.store import TokenStore
 from gpt_cli.files import DamagedError, cache_dir, commit_files
 from gpt_cli.search.text_statistics import measure_source
@@ -83,6 +85,32 @@ def test_another_tokenizer_file_of_the_same_name_is_noticed(text_file: Path, tmp
     for alphabet in (TEXT, TEXT + "xyz"):
         CharTokenizer("".join(sorted(set(alphabet)))).save(tmp_path / "tokenizer.json")
         assert prepare(text_file, config=config).tokenizer.vocab_size == len(set(alphabet))
+
+
+def test_a_change_of_one_of_two_tokenizer_files_is_noticed(text_file: Path, tmp_path: Path) -> None:
+    bpe = prepare(text_file, lambda _: None, TokenizerConfig(kind="bpe", vocab_size=270)).tokenizer
+    model = json.loads(bpe.to_json())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    config = TokenizerConfig(kind="bpe", file=str(tmp_path / "vocab.json"))
+    digests = set()
+    for merges in (model["merges"], model["merges"][:-1]):
+        (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
+        digests.add(prepare(text_file, lambda _: None, config).tokenizer.digest)
+    assert len(digests) == 2
+
+
+def test_a_text_that_changes_while_it_is_read_is_not_remembered(
+    text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stamps, "_RECENT", 60_000_000_000)
+    looked = time.time_ns() + 61_000_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: looked)
+    first = Stamps("key", [text_file])
+    looked += 10**12  # reading takes long
+    text_file.write_text(TEXT)
+    os.utime(text_file, ns=(looked - 10**12, looked - 10**12))
+    first.remember("old")
+    assert Stamps("key", [text_file]).recall() is None
 
 
 def test_the_notes_of_reading_are_repeated(text_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

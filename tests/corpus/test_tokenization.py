@@ -202,6 +202,29 @@ def test_a_process_that_is_killed_is_an_error_and_leaves_nothing(
     assert all(process.exitcode is not None for process in workers)  # none is left
 
 
+UNGUARDED = """
+import sys
+from pathlib import Path
+from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus import tokenize_pipeline
+from gpt_cli.corpus.prepare import tokenize_corpus
+tokenize_pipeline.SHARE = 1
+data, config = DataConfig(source=sys.argv[1]), TokenizerConfig(kind="bpe", vocab_size=int(sys.argv[3]))
+tokenize_corpus(Path(sys.argv[2]), data, config, note=print, processes=4)
+"""
+
+
+def test_a_script_without_a_guard_encodes_in_several_processes(tmp_path: Path) -> None:
+    """The tokenizer is larger than a pipe holds."""
+    order = random.Random(0)
+    (tmp_path / "text.txt").write_text(" ".join(f"{order.randrange(10**4):04}" for _ in range(60_000)) * 2)
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "text.txt"), str(tmp_path / "store"), "4000"]
+    completed = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, timeout=HANG, check=False)
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert (tmp_path / "store" / "tokenizer.json").stat().st_size > 1 << 16
+
+
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
 def test_every_core_encodes_unless_fewer_are_asked_for(
     corpus: DataConfig, tmp_path: Path, streamed: None, monkeypatch: pytest.MonkeyPatch, kind: str
