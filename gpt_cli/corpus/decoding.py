@@ -30,11 +30,6 @@ def check_encoding(encoding: str) -> str:
     return name
 
 
-def decode(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[str]:
-    """As `decode_utf8`, but as `str`."""
-    return (data.decode() for data in decode_utf8(pieces, name, encoding, note))
-
-
 def decode_utf8(pieces: Iterable[bytes], name: str, encoding: str, note: Notify) -> Iterator[bytes]:
     """The text of `pieces` in UTF-8, in pieces of whole characters, newlines as they are, without a byte order mark.
 
@@ -77,7 +72,10 @@ def _decode_strictly(pieces: Iterable[bytes], name: str, encoding: str) -> Itera
         except UnicodeError as error:
             raise _encoding_error(name, encoding, error, offset - len(pending), lines) from error
         if "\0" in text:
-            raise UserError(f"{name} is binary, not text: there is a zero byte at offset {offset + max(0, zero):,}")
+            place = (
+                f"a zero byte at offset {offset + zero:,}" if zero >= 0 else f"a zero character after {offset:,} bytes"
+            )
+            raise UserError(f"{name} is binary, not text: there is {place}")
         offset += len(piece)
         # bytes.count takes six times as long, and the interpreter's lock with it
         lines += int(np.count_nonzero(np.frombuffer(piece, dtype=np.uint8) == _NEWLINE[0]))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +18,7 @@ _INSTALL = "gpt-cli[data]"
 _MAX_BATCH_ROWS = 256  # decoded at once
 _BATCH_BYTES = 64 << 10  # of the values decoded at once, if they have the average length
 _MAX_BATCH_BYTES = 128 << 20  # if they have the greatest
+_MAX_LIST = 1 << 29  # bytes of a list of average length, if all its texts were the longest
 _SMALL_CHUNK = 4 << 20  # bytes of a column chunk whose dictionary need not be looked at
 _ALWAYS_ALLOWED = 128 << 20  # bytes of a column chunk, of which a page may be all
 _MAX_EXPANSION = 100  # of a larger chunk: text compresses 3 to 10 times
@@ -33,22 +34,29 @@ def read_parquet(file: StoredFile, keys: Collection[str], _encoding: str, _note:
     path = file.path
     arrow = require_package("pyarrow", f"reading {path} needs", _INSTALL)
     require_package("pyarrow.parquet", f"reading {path} needs", _INSTALL)
+    with translate_os_errors("read", path), _translate_errors(path, arrow), file.open() as stream:
+        table = _Table(path, stream, arrow)
+        names: list[str] = table.names
+        if twice := next((key for key in keys if names.count(key) > 1), None):
+            raise twice_error(f"{path} has {names.count(twice)} columns '{twice}'")
+        if not keys:
+            yield Record(f"{path}:1", table.first_row())
+            return
+        columns = [name for name in names if name in keys]
+        others = {} if set(keys) <= set(names) else dict.fromkeys(names)
+        for number, row in enumerate(table.rows(columns), 1):
+            yield Record(f"{path}:{number}", {**others, **dict(zip(columns, row, strict=True))})
+
+
+@contextmanager
+def _translate_errors(path: Path, arrow: Any) -> Iterator[None]:
     try:
-        with translate_os_errors("read", path), file.open() as stream:
-            table = _Table(path, stream, arrow)
-            names: list[str] = table.names
-            if twice := next((key for key in keys if names.count(key) > 1), None):
-                raise twice_error(f"{path} has {names.count(twice)} columns '{twice}'")
-            if not keys:
-                yield Record(f"{path}:1", table.first_row())
-                return
-            columns = [name for name in names if name in keys]
-            others = {} if set(keys) <= set(names) else dict.fromkeys(names)
-            for number, row in enumerate(table.rows(columns), 1):
-                yield Record(f"{path}:{number}", {**others, **dict(zip(columns, row, strict=True))})
+        yield
     except MemoryError as error:  # pyarrow's ArrowMemoryError is one, too
         raise UserError(f"there is too little memory to read {path}") from error
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise UserError(f"{path} is not a whole Parquet file: {first_line(error)[:200]}") from error
 
 
@@ -90,6 +98,8 @@ class _Table:
 
     def _values(self, column: Any, start: int) -> list[Any]:
         """The values of an array whose first one is of row `start`."""
+        if hasattr(column, "dictionary"):  # of the whole row group
+            column = column.cast(column.type.value_type)
         if column.nbytes > LONGEST_RECORD:
             for index in range(len(column)):
                 check_length(column.slice(index, 1).nbytes, "value", str(self._path), start + index)
@@ -116,10 +126,14 @@ class _Table:
             if size > max(_ALWAYS_ALLOWED, _MAX_EXPANSION * min(chunk.total_compressed_size, self._size)):
                 raise UserError(f"{self._path} expands to {format_size(size)} in a row group: that is no ordinary text")
             average += size // max(1, metadata.num_rows)
+            values = -(-chunk.num_values // max(1, metadata.num_rows))  # of a row; of a list several
             if "DELTA_BYTE_ARRAY" in chunk.encodings:  # the beginning of a value may be in many rows
                 longest += size
             elif chunk.has_dictionary_page and chunk.physical_type == "BYTE_ARRAY":
-                longest += size if size <= _SMALL_CHUNK else self._longest_shared(group, leaf, size)
+                shared = size if size <= _SMALL_CHUNK and values == 1 else self._longest_shared(group, leaf, size)
+                if values > 1 and shared * values > _MAX_LIST:
+                    raise UserError(f"{self._path} has lists of {values:,} texts of up to {format_size(shared)}")
+                longest += shared * values
         return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // average, _MAX_BATCH_BYTES // longest))
 
     def _longest_shared(self, group: int, leaf: str, default: int) -> int:

@@ -118,9 +118,14 @@ def _has_records(file: StoredFile, suffix: str, options: ReaderOptions, is_proje
     """True if a .json or .tsv is not a text such as settings or notes."""
     if options.rules < 2 or is_project:
         return False
-    if suffix == ".json":
-        return holds_records(file.pieces())
-    return b"\t" in peek(file.pieces(), 1)[0].lstrip().partition(b"\n")[0]  # a first row of several columns
+    encoding = "utf-8" if suffix == ".json" else options.encoding
+    pieces = decode_utf8(file.pieces(), str(file.path), encoding, lambda _: None)
+    try:
+        if suffix == ".json":
+            return holds_records(pieces)
+        return b"\t" in peek(pieces, 1)[0].lstrip().partition(b"\n")[0]  # a first row of several columns
+    except UserError:  # raised again where it is read
+        return suffix == ".json" and holds_records(file.pieces())
 
 
 def _read_notebook(file: StoredFile, note: Notify) -> Iterator[Stream]:

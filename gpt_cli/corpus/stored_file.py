@@ -70,7 +70,8 @@ def spool(pieces: Iterable[bytes]) -> IO[bytes]:
     file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - the caller's
     try:
         with translate_os_errors("write", Path(tempfile.gettempdir())):
-            file.writelines(pieces)
+            for piece in pieces:  # `writelines` would hold them all
+                file.write(piece)
             file.seek(0)
     except BaseException:
         file.close()

@@ -4,20 +4,25 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
+from gpt_cli.corpus import archive_folders, stored_file
 from gpt_cli.corpus.examples import read_examples
 from gpt_cli.corpus.labelled import read_labelled
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import find_files, read_documents
 from gpt_cli.errors import UserError
+from tests.support.command import subprocess_env
 
 ARCHIVES = [".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"]
 NAMES = ["a", "b.d", "c", ".h", "Z", "é", "a b", "run.json", "x-y", "1"]
@@ -104,6 +109,50 @@ def test_the_tokens_and_the_fingerprint_are_those_of_the_folder(tmp_path: Path, 
         assert corpora[0].fingerprint == corpora[1].fingerprint
         assert corpora[0].train.tolist() == corpora[1].train.tolist()
         assert corpora[0].val.tolist() == corpora[1].val.tolist()
+
+
+def test_a_hard_link_is_the_file_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("one text")
+    os.link(tmp_path / "texts" / "a.txt", tmp_path / "texts" / "b.txt")
+    with tarfile.open(tmp_path / "texts.tar", "w") as tar:
+        tar.add(tmp_path / "texts", "texts")
+    assert [one.text for one in read_documents(str(tmp_path / "texts.tar"), note=pytest.fail)] == ["one text"] * 2
+
+
+def test_more_archives_than_a_process_may_open_are_read(tmp_path: Path) -> None:
+    for number in range(60):
+        for suffix in (".zip", ".tar"):
+            (tmp_path / "texts").mkdir(exist_ok=True)
+            (tmp_path / "texts" / "a.txt").write_text(f"{number}{suffix}")
+            pack(tmp_path / "texts", tmp_path / f"{number:02}{suffix}")
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60));"
+        "from gpt_cli.corpus.sources import read_documents;"
+        "print(sum(1 for _ in read_documents(sys.argv[1:], note=sys.exit)))"
+    )
+    command = [sys.executable, "-c", script, f"{tmp_path}/*.zip", f"{tmp_path}/*.tar"]
+    completed = subprocess.run(command, env=subprocess_env(), capture_output=True, text=True, check=False)
+    assert (completed.stdout, completed.stderr) == ("120\n", "")
+
+
+def test_a_compressed_archive_is_expanded_once_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_tree(tmp_path / "texts", random.Random(7))
+    archive = pack(tmp_path / "texts", tmp_path / "texts.tar.gz")
+    spools: list[Any] = []
+    spool = archive_folders.spool
+    monkeypatch.setattr(stored_file, "_IN_MEMORY", 10)
+    monkeypatch.setattr(archive_folders, "spool", lambda pieces: spools.append(spool(pieces)) or spools[-1])
+    for _ in range(3):
+        assert documents(archive, []) == documents(tmp_path / "texts", [])
+    assert [file._rolled for file in spools] == [True]
+
+
+def test_names_of_very_many_folders_are_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "deep.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("d/" * 2000 + "x"), io.BytesIO())
+    with pytest.raises(UserError, match="more than 100 folders"):
+        find_files(str(tmp_path / "deep.tar"), ReaderOptions(), pytest.fail)
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar", ".tar.gz"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpt_cli.config import DataConfig
 from gpt_cli.corpus import decoding, records
-from gpt_cli.corpus.decoding import decode
+from gpt_cli.corpus.decoding import decode_utf8
 from gpt_cli.corpus.examples import read_examples
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents
@@ -42,7 +42,7 @@ def test_where_the_pieces_end_does_not_matter(encoding: str, text: str, size: in
     data = text.encode(encoding)
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
     notes: list[str] = []
-    assert "".join(decode(chunks, "x", encoding, notes.append)) == text
+    assert b"".join(decode_utf8(chunks, "x", encoding, notes.append)).decode() == text
     assert all("valid UTF-8" in note for note in notes)  # as the bytes of a few characters can be
 
 
@@ -54,7 +54,7 @@ def test_the_offset_of_what_does_not_decode_is_that_of_python_for_the_whole(data
     if start is None or b"\0" in data or data.startswith(marks):
         return
     with pytest.raises(UserError) as caught:
-        list(decode(chunks, "x", "utf-8", lambda _: None))
+        list(decode_utf8(chunks, "x", "utf-8", lambda _: None))
     assert caught.value.message.endswith(f"byte 0x{data[start]:02x} at offset {start:,}")
     assert caught.value.where == f"x:{data[:start].count(10) + 1}"
 
@@ -233,3 +233,27 @@ def test_a_text_in_parquet_that_is_not_utf8_is_refused_with_its_row(tmp_path: Pa
 def test_json_lines_give_back_any_documents(tmp_path: Path, documents: list[str]) -> None:
     (tmp_path / "x.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
     assert texts(tmp_path / "x.jsonl") == documents
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+def test_records_in_utf_16_with_a_mark_are_records(tmp_path: Path, suffix: str) -> None:
+    separator = "\n" if suffix == ".jsonl" else ",\n"
+    lines = separator.join(json.dumps({"text": f"text {n}"}) for n in range(3))
+    (tmp_path / f"x{suffix}").write_text(lines if suffix == ".jsonl" else f"[{lines}]", encoding="utf-16")
+    texts = [one.text for one in read_documents(str(tmp_path / f"x{suffix}"), note=lambda _: None)]
+    assert texts == ["text 0", "text 1", "text 2"]
+
+
+def test_a_column_of_categories_is_read_as_its_texts(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = [f"{n:05}" * 500 for n in range(9000)]  # more than a value may have, together
+    parquet.write_table(arrow.table({"text": arrow.array(texts).dictionary_encode()}), tmp_path / "x.parquet")
+    assert [one.text for one in read_documents(str(tmp_path / "x.parquet"), note=pytest.fail)] == texts
+
+
+def test_a_list_of_one_long_text_many_times_is_refused(tmp_path: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = arrow.array([["x" * (1 << 20)] * 3000], type=arrow.list_(arrow.string()))
+    parquet.write_table(arrow.table({"text": column}), tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="has lists of 3,000 texts"):
+        list(read_documents(str(tmp_path / "x.parquet"), note=pytest.fail))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt_cli.corpus.decoding import decode
+from gpt_cli.corpus.decoding import decode_utf8
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import BUILTIN, Document, read_documents
 from gpt_cli.errors import RequestError, UserError
@@ -92,7 +92,7 @@ def test_another_encoding_of_what_could_be_utf8_is_noted(content: bytes, data: s
     cuts = sorted(data.draw(st.lists(st.integers(1, len(content)), max_size=4)))
     pieces = [content[start:end] for start, end in pairwise([0, *cuts, len(content)])]
     notes: list[str] = []
-    assert "".join(decode(pieces, "x", "latin-1", notes.append)) == content.decode("latin-1")
+    assert b"".join(decode_utf8(pieces, "x", "latin-1", notes.append)).decode() == content.decode("latin-1")
     try:
         is_noted = not content.decode().isascii()
     except UnicodeDecodeError:
