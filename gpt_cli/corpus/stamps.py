@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gpt_cli
 from gpt_cli.errors import UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 
 _RECENT = 2_000_000_000  # nanoseconds, coarser than the times of any file system: a later change may have the same time
 _LIMIT = 1 << 24  # bytes
+_RULES = 1  # of what is made of files; another number forgets what is remembered
 
 
 class Stamps:
@@ -27,7 +27,7 @@ class Stamps:
 
     def __init__(self, key: object, paths: Sequence[Path | None]) -> None:
         self._began = time.time_ns()
-        digest = hashlib.sha256(json.dumps([gpt_cli.__version__, key], default=str).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([_RULES, key], default=str).encode()).hexdigest()
         self._record = cache_dir() / "texts" / f"{digest}.json"
         self._paths = paths
         self._stamp, _ = self._look()

@@ -22,7 +22,6 @@ from gpt_cli.tokenizer.bpe_vocabulary import END_OF_TEXT
 _VALIDATION_CHARACTERS = 1_000_000  # enough to measure the loss on
 _BEGINNING_CHARACTERS = 10 * _VALIDATION_CHARACTERS
 _BEGINNING_TOKENS = 1 << 20
-_RULES = 1  # of what follows from the text; another number forgets the statistics that are remembered
 _SOURCE_KEYS = (
     "source",
     "weights",
@@ -238,7 +237,7 @@ def _measure_files(
 ) -> TextStatistics:
     text = CorpusText.find(data, lambda _: None)  # its messages come when it is read for training
     existing = existing_tokenizer(fixed)
-    key = ["statistics", _RULES, data.model_dump(), dict(fixed), has_gpu, existing and existing.digest]
+    key = ["statistics", data.model_dump(), dict(fixed), has_gpu, existing and existing.digest]
     remembered = Stamps(key, [member.file.path for member in text.files])
     if (known := remembered.recall()) is not None:
         return TextStatistics(**known)
