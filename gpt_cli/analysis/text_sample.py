@@ -8,10 +8,7 @@ _LATEST = 16  # last parts, which are always kept, as the validation text may be
 
 
 def text_blocks(pieces: Iterable[str], start: int = 0, size: int = BLOCK) -> Iterator[str]:
-    """Regroup the pieces of a text into blocks, of which all but the last end at multiples of `size`.
-
-    `start` is the position of the first piece, in characters.
-    """
+    """Regroup pieces of a text from character `start` on: all blocks but the last end at multiples of `size`."""
     pending: list[str] = []
     room = size - start % size
     for text in pieces:

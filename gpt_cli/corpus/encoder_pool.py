@@ -23,6 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _MAX_PENDING = 4  # queued tasks of one thread, after which `submit` blocks: bounds the memory
+_THREADS = ("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _IN_FLIGHT = 2  # tasks for each of several workers, so that none is idle
 
 
@@ -111,20 +112,23 @@ def ordered_map(
 
 @contextmanager
 def _starting_workers() -> Iterator[None]:
-    """Keep new processes from importing the program, which may have no guard against it; of Ctrl-C; to one thread.
+    """Have new processes ignore Ctrl-C, compute in one thread each, and not import `__main__`.
 
-    `multiprocessing` has a spawned process import `__main__`, to find what is defined there; nothing of ours is.
+    `multiprocessing` has them import it to find what is defined there; nothing of ours is, and a script may lack the
+    guard that this needs.
     """
-    main, variables = sys.modules["__main__"], dict(os.environ)
+    main, variables = sys.modules["__main__"], {name: os.environ.get(name) for name in _THREADS}
     sys.modules["__main__"] = ModuleType("__main__")
-    os.environ |= dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    os.environ |= dict.fromkeys(_THREADS, "1")
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else set()
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        os.environ.clear()
-        os.environ |= variables
+        for name, value in variables.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
