@@ -217,6 +217,8 @@ class TokenStore:
             if shard.file not in self._sums:
                 raise DamagedError(f"{path} is none of the files of this token store")
             with _damage(path):
+                if path.is_symlink():
+                    raise ValueError("it is not a file of its own")
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
                 _check_array(array, token_dtype(self.tokenizer.vocab_size), shard.tokens)
                 if path.stat().st_size != array.offset + array.nbytes:

@@ -345,4 +345,4 @@ def test_a_store_never_reads_through_a_link(tmp_path: Path) -> None:
     shutil.move(shard, tmp_path / "moved.npy")
     shard.symlink_to(tmp_path / "moved.npy")
     with pytest.raises(UserError, match=r"not a file|cannot be read"):
-        TokenStore.open(tmp_path / "store")
+        TokenStore.open(tmp_path / "store").tokens("train")

@@ -133,9 +133,10 @@ def test_a_text_that_is_in_many_rows_is_held_a_few_times_at_once(tmp_path: Path)
     """A batch of 256 rows would take 2.5 GB."""
     bombs.parquet_of_repeated_texts(tmp_path)
     check = (
-        "import resource, sys; from itertools import islice; from gpt_cli.corpus.sources import read_documents;"
+        "import sys; from itertools import islice; from gpt_cli.corpus.sources import read_documents;"
+        "from tests.support.memory import peak_kilobytes;"
         "texts = islice(read_documents(sys.argv[1], note=print), 300); print(sum(len(one.text) for one in texts));"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)"
+        "print(peak_kilobytes() // 1000)"
     )
     completed = subprocess.run(
         [sys.executable, "-c", check, str(tmp_path / "x.parquet")],
