@@ -135,12 +135,12 @@ def test_a_flipped_byte_of_cached_tokens_is_noticed_where_they_are_loaded(text_f
     first = prepare(text_file)
     [shard] = cache_dir().glob("stores/*/train-00000.npy")
     data, status = bytearray(shard.read_bytes()), shard.stat()
-    data[-1] ^= 1
+    data[-2 * (len(first.train) - int(np.argmin(first.train)))] ^= 1  # id 0 becomes 1, which the vocabulary has
     shard.write_bytes(data)
     os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
     notes: list[str] = []
     assert np.array_equal(prepare(text_file, notes.append).train, first.train)
-    assert ["SHA-256" in line or "vocabulary" in line for line in notes] == [True]
+    assert ["SHA-256" in line for line in notes] == [True]
 
 
 def test_a_downloaded_corpus_is_verified_again_only_when_it_changed(
