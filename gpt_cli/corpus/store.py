@@ -214,11 +214,9 @@ class TokenStore:
             raise RequestError(f"{self.path} has no {split} split", keys=[f"data.{split}_fraction"])
         for shard in part.shards:
             path = self.path / shard.file
-            if shard.file not in self._sums:
-                raise DamagedError(f"{path} is none of the files of this token store")
+            if shard.file not in self._sums or path.is_symlink():
+                raise DamagedError(f"{path} is not a file of this token store")
             with _damage(path):
-                if path.is_symlink():
-                    raise ValueError("it is not a file of its own")
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
                 _check_array(array, token_dtype(self.tokenizer.vocab_size), shard.tokens)
                 if path.stat().st_size != array.offset + array.nbytes:
