@@ -96,7 +96,7 @@ def divide(
         return members
 
     splits: dict[Split, list[T]] = {split: [] for split in SPLITS[: 3 if data.test_fraction else 2]}
-    sources = zip(data.sources, data.weights or [1] * len(data.sources), strict=True)
+    sources = zip(data.sources, data.source_weights, strict=True)
     weighted = [(member, weight) for source, weight in sources for member in read_hashed(source)]
     val_fraction = 0.0 if data.val_sources else data.val_fraction
     units = assign([member for member, _ in weighted], val_fraction, data.test_fraction)
