@@ -4,7 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
+from gpt_cli.cli.train_output import print_summary
 from gpt_cli.config import Config
 from gpt_cli.errors import ExitCode, RequestError, UserError
 
@@ -29,10 +31,7 @@ def refuse_batch_of(config: Config, processes: int) -> None:
 
 def train_together(choose: Callable[[], Config], *, json: bool) -> int:
     """Train, as one of the processes that torchrun started, what process 0 was asked to `choose`."""
-    from gpt_cli.cli.verbs.train import print_summary
-
     with gc_paused():
-        from gpt_cli.cli.output import note
         from gpt_cli.distributed.world import LAUNCHER, LostProcessError, joined
         from gpt_cli.training.console import Console, SilentConsole
         from gpt_cli.training.loop import train
@@ -44,7 +43,7 @@ def train_together(choose: Callable[[], Config], *, json: bool) -> int:
             world.answer_within(config.parallel.timeout_minutes)
             summary = train(config, Console(note) if world.is_main else SilentConsole())
             if world.is_main:
-                print_summary(summary, config.train.steps, json=json)
+                print_summary(summary, json=json)
             return summary.exit_code
         except UserError as error:
             if isinstance(error, LostProcessError) and LAUNCHER in os.environ:

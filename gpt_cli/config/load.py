@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,9 @@ from gpt_cli.files.os_errors import reason_of
 # Values of the keys that the config.yaml of an older run lacks, where they are not today's defaults.
 _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "power"}, "data": {"rules": 1}}
 _YAML = (".yaml", ".yml")
+_RECENT = 2 * 10**9  # nanoseconds
+_texts: dict[Path, tuple[tuple[int, ...], str]] = {}
+"""What was read of a file, and the file's stamp."""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -196,10 +200,24 @@ def uses_of_removed_keys(path: Path) -> list[ConfigError]:
 
 
 def read_config_file(path: Path) -> str:
-    """Read the text of a config file. Raises RequestError for what is missing, a folder, too large or not UTF-8.
+    """Read the text of a config file: once, as long as the file stays as it is.
 
-    A failing disk is a UserError.
+    Raises RequestError for what is missing, a folder, too large or not UTF-8; a failing disk is a UserError.
     """
+    try:
+        status = path.stat()
+        stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    except (OSError, ValueError):
+        return _read(path)
+    if _texts.get(path, (None, ""))[0] != stamp:
+        text = _read(path)
+        if time.time_ns() - status.st_mtime_ns < _RECENT:  # another change might leave the same times
+            return text
+        _texts[path] = stamp, text
+    return _texts[path][1]
+
+
+def _read(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)

@@ -8,6 +8,7 @@ no constructor runs, and depth and size are bounded.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -96,6 +97,7 @@ class ParsedYaml:
         return replace(self, values={**self.values, **values}, locations={**locations, path: place}, problems=problems)
 
 
+@lru_cache(maxsize=8)  # 11 ms for the config of a run, which is compared more than once
 def read_document(text: str, name: str) -> ParsedYaml:
     """Read a mapping of keys to values. Raises a ConfigError if there is none."""
     reader = _NodeReader(SourceLocation(name, 1, 1))

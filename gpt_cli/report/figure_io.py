@@ -19,10 +19,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def check_output(output: Path, *, hint: str) -> None:
-    """Raise RequestError now if a picture cannot be written to `output`: not after the work. `hint` is an example."""
+def check_output(output: Path) -> None:
+    """Raise RequestError now if a picture cannot be written to `output`: not after the work."""
     if output.suffix.lower() not in _SUFFIXES:
-        raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", hint=hint)
+        named = [str(output.with_suffix(_SUFFIXES[0]))] if output.name else []
+        raise RequestError(f"a picture is written as {', '.join(_SUFFIXES)}, not as {output}", choices=named)
     require_writable(output)
 
 

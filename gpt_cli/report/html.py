@@ -43,10 +43,11 @@ def stylesheet() -> str:
     return (_TEMPLATES / "style.css").read_text(encoding="utf-8")
 
 
-def check_page(output: Path, hint: str) -> None:
-    """Raise RequestError now, not after the work, if a page cannot be written to `output`. `hint` is an example."""
+def check_page(output: Path) -> None:
+    """Raise RequestError now, not after the work, if a page cannot be written to `output`."""
     if output.suffix.lower() not in (".html", ".htm"):
-        raise RequestError(f"a page is written as .html, not as {output}", hint=hint)
+        named = [str(output.with_suffix(".html"))] if output.name else []
+        raise RequestError(f"a page is written as .html, not as {output}", choices=named)
     require_writable(output)
 
 

@@ -68,7 +68,7 @@ def plot_runs(
     The suffix of `output` is its format: .png, .svg or .pdf; the same metrics give the same bytes. Notes each
     damaged line. Raises RequestError for an output that cannot be written, UserError for a run without these metrics.
     """
-    check_output(output, hint="gpt plot RUN -o loss.png")
+    check_output(output)
     figure, axes = new_axes(width, 0.6 * width)
     all_metrics = [read_metrics(run, note) for run in runs]
     _refuse_other_units(runs, all_metrics, y, output)

@@ -75,7 +75,7 @@ def write_report(runs: Sequence[Path], output: Path, *, baselines: bool, note: N
     With `baselines`, the text of each run is read again and measured. Raises RequestError for an output that cannot
     be written, UserError for a run that cannot be read.
     """
-    check_page(output, hint="gpt report RUN -o report.html")
+    check_page(output)
     records = read_records(runs, note)
     for data in (record.config.data for record in records):
         refuse_overwriting(output, [*data.sources, *data.val_sources], "-o")

@@ -21,7 +21,7 @@ class Decision(Enum):
 
 
 class Stopping:
-    """Decides when a run stops, and for which `reason`.
+    """Decides when a run stops, for which `reason`, and by which `key` of the config that could be lifted.
 
     After a resume, the best loss so far comes from the `saved` state of the checkpoint; of older versions, from the
     `past_val_losses` of the log.
@@ -41,6 +41,7 @@ class Stopping:
         self.best_val_loss: float | None = None
         self.evaluations_since_best = 0
         self.reason: str | None = None
+        self.key: str | None = None
         for val_loss in past_val_losses:
             self.record_eval(val_loss)
         best, since = ((saved or {}).get(key) for key in self.state())
@@ -64,9 +65,10 @@ class Stopping:
                 " went through the whole schedule"
             )
         elif self.reason is None and minutes is not None and seconds >= 60.0 * minutes:
-            budget = self.config.budget  # which chose max_minutes
-            by_key = f"train.max_minutes ({minutes:g}) is over"
-            self.reason = by_key if budget is None else f"train.budget ({budget}) is used up"
+            if self.config.budget is None:
+                self.key, self.reason = "train.max_minutes", f"train.max_minutes ({minutes:g}) is over"
+            else:  # which chose max_minutes
+                self.reason = f"train.budget ({self.config.budget}) is used up"
         elif self.reason is None and self.request.signal is not None:
             self.reason = _SIGNAL
         return self.decision
@@ -90,7 +92,9 @@ class Stopping:
             self.evaluations_since_best += 1
         until, patience = self.config.until_loss, self.config.patience
         if until is not None and val_loss <= until:
+            self.key = "train.until_loss"
             self.reason = f"validation loss {val_loss:.4f} has reached train.until_loss ({until:g})"
         elif patience is not None and self.evaluations_since_best >= patience:
+            self.key = "train.patience"
             self.reason = f"no better validation loss in train.patience ({patience}) evaluations"
         return self.decision

@@ -46,10 +46,13 @@ class Summary:
     exit_code: int
     overfitting: Overfitting | None = None
     """None, too, where the saved step was not evaluated."""
+    ended_by: str | None = None
+    """The key of the config that ended it before its last step, and could be lifted."""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that `--json` prints: all but the exit code, and overfitting, which follows from the losses."""
-        return {name: value for name, value in asdict(self).items() if name not in ("exit_code", "overfitting")}
+        """The fields that `--json` prints: not the exit code, nor what follows from the others."""
+        hidden = ("exit_code", "overfitting", "ended_by")
+        return {name: value for name, value in asdict(self).items() if name not in hidden}
 
 
 def summarise(
@@ -91,4 +94,5 @@ def summarise(
         stopped=stopping.reason or "",
         exit_code=request.exit_code or 0,
         overfitting=find_overfitting(metrics) if last_evaluation else None,
+        ended_by=stopping.key if step < config.train.steps else None,
     )

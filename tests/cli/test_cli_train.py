@@ -21,7 +21,8 @@ import pytest
 
 from gpt_cli.cli.main import main
 from gpt_cli.cli.options.fit_config import run_name
-from gpt_cli.cli.verbs.train import print_summary, train
+from gpt_cli.cli.train_output import print_summary
+from gpt_cli.cli.verbs.train import train
 from gpt_cli.config import Config, dump_config
 from gpt_cli.config.keys import fields
 from gpt_cli.errors import RequestError
@@ -185,7 +186,7 @@ def test_a_text_is_the_same_however_its_path_is_written_and_another_one_needs_a_
         assert planned_config(source) == config
     with pytest.raises(RequestError, match=r"is a run on another text, a/input\.txt") as caught:
         planned_config("b/input.txt")
-    assert caught.value.hint == "give this one another name: gpt train b/input.txt run_dir=runs/NAME"
+    assert caught.value.kind == "another run"
     other_config = planned_config("b/input.txt", "run_dir=runs/other")
     assert (other_config.run_dir, other_config.data.source) == ("runs/other", "b/input.txt")
 
@@ -517,12 +518,11 @@ def summary_of(**values: Any) -> Summary:
     return Summary(steps=4, accuracy=None, macro_f1=None, **(losses | size | paths | end | values))
 
 
-@pytest.mark.parametrize(("steps", "is_told"), [(4, False), (5, True)])
-def test_how_a_run_goes_on_is_told_where_it_has_steps_left(
-    steps: int, is_told: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_summary(summary_of(stopped="train.until_loss 3.0 is reached"), steps, json=False)
-    assert ("continue: gpt train runs/x train.until_loss=null" in capsys.readouterr().err) is is_told
+@pytest.mark.parametrize(("steps", "is_told"), [(0, False), (3, True)])
+def test_how_a_run_goes_on_is_told_where_it_has_steps_left(gpt_here, work_dir, steps: int, is_told: bool) -> None:
+    outcome = gpt_here("train", "--config", "tiny.yaml", "train.until_loss=100", f"train.steps={steps}")
+    assert outcome.rc == 0, outcome.stderr
+    assert ("continue: gpt train runs/tiny train.until_loss=null" in outcome.stderr) is is_told
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_how_a_run_goes_on_is_told_where_it_has_steps_left(
 def test_a_summary_says_where_the_best_weights_are_if_not_in_the_last_checkpoint(
     values: dict[str, Any], said: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_summary(summary_of(**values), 4, json=False)
+    print_summary(summary_of(**values), json=False)
     lines = capsys.readouterr().err.splitlines()
     of_best = [line for line in lines if "the best is kept" in line or "checkpoint" in line]
     assert (of_best == []) if said is None else (said in of_best[0])

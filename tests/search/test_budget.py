@@ -325,7 +325,7 @@ def test_a_run_keeps_the_choice_and_what_is_written_is_not_chosen(book, monkeypa
     assert main(["train", "book.txt", "train.budget=2m", *CHEAP, "train.batch_size=4"]) == 2
     error = capsys.readouterr().err
     assert "error: runs/book was planned for train.budget=1m" in error
-    assert "gpt train book.txt train.init_from=runs/book train.budget=2m" in error
+    assert "hint: run_dir=runs/NAME starts a new run" in error
 
 
 def test_one_candidate_that_was_disturbed_does_not_end_the_search(book, monkeypatch):

@@ -1,16 +1,19 @@
-"""A text instead of a config: what its run is called, and a config fitted to it and to this machine."""
+"""A text instead of a config: the name of its run, and a config fitted to it and to this machine."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpt_cli.config import Config
+from gpt_cli.config.section import ConfigValues
+from gpt_cli.corpus.hub_source import HubSource
+from gpt_cli.corpus.prepare import check_paths
+from gpt_cli.corpus.sources import find_path
+from gpt_cli.corpus.stored_file import is_compressed
 from gpt_cli.errors import RequestError
 from gpt_cli.files.locations import to_slug
-
-if TYPE_CHECKING:
-    from gpt_cli.config import Config
-    from gpt_cli.config.section import ConfigValues
+from gpt_cli.runtime.processor import physical_cores
+from gpt_cli.terminal.progress import stage_progress
 
 
 def run_name(sources: str | Sequence[str]) -> str:
@@ -21,41 +24,31 @@ def run_name(sources: str | Sequence[str]) -> str:
     if source == "-":
         return f"standard-input{more}"
     if scheme == "hf":
-        from gpt_cli.corpus.hub_source import HubSource
-
         return to_slug(HubSource.parse(source).name) + more
-    from gpt_cli.corpus.stored_file import is_compressed
-
     path = Path(name) if scheme in ("builtin", "corpus") else resolve_source(source)
     return to_slug((path.with_suffix("") if is_compressed(path) else path).stem) + more
 
 
 def resolve_source(source: str) -> Path:
-    """The absolute path, free of links, that `source` names; equal for two ways to write the same file.
+    """Return the absolute path, free of links, that `source` names; equal for two ways to write the same file.
 
     Raises RequestError for what cannot be a path.
     """
-    from gpt_cli.corpus.sources import find_path
-
     if "\0" in source:
         raise RequestError(f"{source} cannot be a path: it has a NUL character")
     return Path(os.path.realpath(find_path(source)))  # Path.resolve fails at links in a circle
 
 
 def fit_to_this_machine(
-    overrides: "ConfigValues", run_dir: str, base: "ConfigValues | None" = None
-) -> tuple["Config", list[str]]:
-    """`fit_config` for the processor and the GPU that are here."""
-    from gpt_cli.corpus.prepare import check_paths
-
-    check_paths(overrides["data.source"])  # sooner than torch is loaded
+    requested: ConfigValues, run_dir: str, base: ConfigValues | None = None
+) -> tuple[Config, list[str]]:
+    """Return `fit_config` for the processor and the GPU that are here."""
+    check_paths(requested["data.source"])  # sooner than torch is loaded
 
     import torch
 
-    from gpt_cli.runtime.processor import physical_cores
     from gpt_cli.search.auto_config import fit_config
-    from gpt_cli.terminal.progress import stage_progress
 
     has_gpu, cores = torch.cuda.is_available(), physical_cores()
     with stage_progress() as progress:
-        return fit_config(overrides, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)
+        return fit_config(requested, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)

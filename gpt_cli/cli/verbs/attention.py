@@ -66,7 +66,7 @@ def attention(
     from gpt_cli.run.load_model import load_model
 
     if not (ascii or json):
-        check_page(page, hint='gpt attention RUN --prompt "Once upon" -o attention.html')
+        check_page(page)
     given = read_prompts(prompt, None, None, "auto")
     path = find_one(run, run_option, text_option="--prompt")
     loaded = load_model(path, torch.device("cpu"), note)

@@ -32,7 +32,7 @@ def bench(
     from gpt_cli.bench.measure import bench as measure
     from gpt_cli.bench.measure import render_bench
 
-    config = config_or_defaults(arguments or (), hint="gpt bench configs/quickstart.yaml")
+    config = config_or_defaults(arguments or ())
     figures = measure(config, note, seconds)
     if json:
         print_json(asdict(figures))

@@ -46,6 +46,6 @@ def draw(
     if other := next((word for word in arguments or () if word in get_args(_What) and not Path(word).exists()), None):
         raise RequestError("gpt draw makes one picture at a time", hint=f"gpt draw {what} && gpt draw {other}")
     path = output or Path(f"{what}.png")
-    check_output(path, hint=f"gpt draw {what} -o {what}.png")
-    draw_part(what, config_or_defaults(arguments or (), hint=f"gpt draw {what} configs/quickstart.yaml"), path)
+    check_output(path)
+    draw_part(what, config_or_defaults(arguments or ()), path)
     note(f"wrote {path}")

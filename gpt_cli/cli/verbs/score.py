@@ -85,7 +85,7 @@ def score(
     if html is not None:
         from gpt_cli.report.html import check_page
 
-        check_page(html, hint="gpt score FILE --html score.html")
+        check_page(html)
 
     from gpt_cli.run.open_checkpoint import open_checkpoint
     from gpt_cli.run.overfitting import note_better_checkpoint

@@ -1,27 +1,31 @@
 """`gpt sweep`: a config under other values, compared over seeds."""
 
-import math
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from gpt_cli.cli.options.budget import seconds_of
 from gpt_cli.cli.options.complete import complete_change
+from gpt_cli.cli.options.config_argument import file_first
+from gpt_cli.cli.options.ineffective_keys import missing_condition, note_without_effect
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
-from gpt_cli.files.locations import refuse_dash
-
-if TYPE_CHECKING:
-    from gpt_cli.search.sweep.sweep import SweepRequest
-
+from gpt_cli.files.locations import refuse_dash, to_slug
+from gpt_cli.report.sweep_text import render_sweep
+from gpt_cli.search.sweep.axes import corners, parse_axes
+from gpt_cli.search.sweep.run_sweep import run_sweep
+from gpt_cli.search.sweep.sweep import SweepRequest
+from gpt_cli.terminal.words import plural
 
 _SEEDS = 3
-_FURTHER_CORNERS = 100  # each is a config, which takes milliseconds to load
+_CORNERS = 100  # that are looked at: each is a config, which takes milliseconds to load
+_WITHOUT_LOSS = ("sample.", "log.", "checkpoint.", "runtime.watchdog_minutes")
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is to be trained.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config to train.")],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -39,83 +43,62 @@ def sweep(
     ] = None,
     max_runs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train at most N runs.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where all is kept; default: sweeps/ and the config's name.")
+        Path | None, typer.Option(metavar="DIR", help="Where to keep it all; default: sweeps/ and the config's name.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Runs side by side; default: one per core, or per GPU.")
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Train a config under other values, with several seeds, and say which differences seeds would not make.
+    """Train a config under other values, with several seeds, and report which differences are beyond seed noise.
 
     Lists are tried in all combinations. Ranges are searched by Optuna (pip install 'gpt-cli[sweep]'), rates on a log
-    scale, as any other key is after log:LOW..HIGH; the best runs are trained again with other seeds.
+    scale, as is any other key after log:LOW..HIGH; the best runs are trained again with other seeds.
 
-    Stopped or killed at any moment, the same command goes on with the runs that there are, and ends with the same
+    After an interruption at any moment, the same command resumes with the runs that there are, and ends with the same
     result. DIR then has report.html, effects.png and best.yaml, the config that won.
 
-    With --seeds and no key it measures how far seeds alone move the loss.
+    With --seeds and no key, measure how far seeds alone move the loss.
 
     Example: gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 2
     """
-    from gpt_cli.cli.options.config_argument import file_first
-    from gpt_cli.config.section import parse_duration
-    from gpt_cli.report.sweep_page import write_sweep
-    from gpt_cli.report.sweep_text import render_sweep
-    from gpt_cli.search.sweep.run_sweep import run_sweep
-
-    seconds = None if budget is None else parse_duration(budget)
-    if budget is not None and seconds is None:
-        raise RequestError(f"--budget must be a time such as 90s, 30m or 1h30m, not {budget!r}", hint="--budget 30m")
-    config_file, arguments = file_first("sweep", str(config), arguments or [])
-    request = _request(Path(config_file), arguments, seeds, out)
+    seconds = None if budget is None else seconds_of("--budget", budget)
+    file, arguments = file_first("sweep", str(config), arguments or [])
+    fixed, axes = parse_axes(arguments)
+    if seeds is None:
+        seeds = _SEEDS if axes else 1  # without a key it is refused: to train a config some times is to be asked for
+    name = Path(file).parent.name if Path(file).name == "config.yaml" else Path(file).stem
+    request = SweepRequest(Path(file), fixed, axes, seeds, out or Path("sweeps", to_slug(name)))
+    refuse_dash(request.home)
+    _check_effects(request)
     finished = run_sweep(request, note, budget=seconds, max_runs=max_runs, jobs=jobs)
+
+    from gpt_cli.report.sweep_page import write_sweep
+
     files = write_sweep(finished.result, request.home) + ([finished.best] if finished.best is not None else [])
     if json:
         print_json({**finished.result.to_json(), "files": [str(file) for file in files]})
     else:
         print(render_sweep(finished.result))
     if finished.exit_code is not None:
-        note("stopped; the same command goes on from here")
+        note("stopped; the same command resumes from here")
         return finished.exit_code
-    for file in files:
-        note(f"wrote {file}")
+    for written in files:
+        note(f"wrote {written}")
     if finished.result.left is not None:
-        left = finished.result.runs - finished.result.ended
-        note(f"{left} {'run is' if left == 1 else 'runs are'} left, as {finished.result.left}")
+        note(f"{plural(finished.result.runs - finished.result.ended, 'run')} left, as {finished.result.left}")
     return ExitCode.DONE if finished.best is not None else ExitCode.FAILED
 
 
-def _request(config: Path, arguments: list[str], seeds: int | None, out: Path | None) -> "SweepRequest":
-    from gpt_cli.files.locations import to_slug
-    from gpt_cli.search.sweep.axes import parse_axes
-    from gpt_cli.search.sweep.sweep import SweepRequest
-
-    fixed, axes = parse_axes(arguments)
-    if seeds is None:
-        seeds = _SEEDS if axes else 1  # without a key it is refused: to train a config some times is to be asked for
-    name = config.parent.name if config.name == "config.yaml" else config.stem
-    request = SweepRequest(config, fixed, axes, seeds, out or Path("sweeps", to_slug(name)))
-    refuse_dash(request.home)
-    _check_effects(request)
-    return request
-
-
-def _check_effects(request: "SweepRequest") -> None:
+def _check_effects(request: SweepRequest) -> None:
     """Raise RequestError for an axis that has no effect in any run of the sweep; note other keys without effect."""
-    from gpt_cli.cli.options.ineffective_keys import missing_condition, note_without_effect
-    from gpt_cli.search.sweep.axes import corners
-
     for axis in request.axes:
-        if axis.key.startswith(("sample.", "log.", "checkpoint.")) or axis.key == "runtime.watchdog_minutes":
-            raise RequestError(
-                f"{axis.key} has no effect here: no loss depends on it",
-                hint="gpt sample compares texts" if axis.key.startswith("sample.") else "leave it out",
-            )
-        needs = (missing_condition(request.config_of(point), axis.key) for point in corners(request.axes))
-        first = list(takewhile(lambda need: need is not None, needs))  # it stops at a point where the key has an effect
-        if len(first) == math.prod(len(axis.ends()) for axis in request.axes):
-            raise RequestError(f"{axis.key} has no effect here: it needs {first[0]}")
-        if needed := next(filter(None, [*first[:1], *islice(needs, _FURTHER_CORNERS)]), None):
+        if axis.key.startswith(_WITHOUT_LOSS):
+            raise RequestError(f"{axis.key} has no effect here: no loss depends on it")
+        points = islice(corners(request.axes), _CORNERS)
+        needs = [missing_condition(request.config_of(point), axis.key) for point in points]
+        if all(needs) and len(needs) < _CORNERS:
+            raise RequestError(f"{axis.key} has no effect here: it needs {needs[0]}")
+        if needed := next(filter(None, needs), None):
             note(f"{axis.key} has no effect without {needed}: settings that differ in {axis.key} alone are then equal")
     note_without_effect(request.config_of(next(iter(corners(request.axes)))), request.fixed)

@@ -7,34 +7,34 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.complete import complete_change
+from gpt_cli.cli.options.config_argument import file_first, load_effective
 from gpt_cli.cli.output import JsonOption, note, print_json
 
 
 def tune(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="What is to be trained.")],
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config to train.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="section.key=value", help="Changes to the config file.", autocompletion=complete_change),
+        typer.Argument(metavar="section.key=value", help="Config keys to override.", autocompletion=complete_change),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
         "lr.png"
     ),
-    steps: Annotated[int, typer.Option(min=10, max=10_000, help="How many steps to try rates in.")] = 100,
+    steps: Annotated[int, typer.Option(min=10, max=10_000, help="Steps over which the rate grows.")] = 100,
     json: JsonOption = False,
 ) -> None:
-    """Propose a learning rate: train briefly while it grows until the loss does, and draw both.
+    """Propose a learning rate: train briefly while the rate grows until the loss does, and plot both.
 
-    The proposal is a quarter of the rate at which the loss was lowest: a start for trying, not the last word. With
-    train.init_from it begins with the weights from there.
+    The proposal is a quarter of the rate at which the loss was lowest: a starting point. With train.init_from, start
+    from the weights there.
 
     Example: gpt tune configs/quickstart.yaml -o lr.png
     """
-    from gpt_cli.cli.options.config_argument import file_first, load_effective
     from gpt_cli.report.figure_io import check_output
     from gpt_cli.report.range_test import draw_range_test
     from gpt_cli.search.lr_range_test import lr_range_test
 
-    check_output(output, hint="gpt tune CONFIG -o lr.png")
+    check_output(output)
     file, overrides = file_first("tune", str(config), overrides or [])
     test = lr_range_test(load_effective(Path(file), overrides), note, steps)
     draw_range_test(test, output)
