@@ -137,7 +137,7 @@ def commands_page() -> str:
         *(f"- [`{path}`](#{path.replace(' ', '-')}): {_escape(context.command.get_short_help_str(200))}"
           for path, context in pages),
         "",
-        "Options of `gpt` itself, before the command: `--debug` prints tracebacks (also: `GPT_DEBUG=1`), `--version`"
+        "Options of `gpt` itself: `--debug`, anywhere on the line, prints tracebacks (also: `GPT_DEBUG=1`), `--version`"
         " the version, `--install-completion` has the shell complete commands, options and keys of a config."
         " `GPT_CPU=x86-64-v3` or `x86-64-v4` computes as on such a processor ([why](../design/cpu_training.md)).",
     ]  # fmt: skip
@@ -154,7 +154,7 @@ def every_command() -> Iterator[tuple[str, typer.Context]]:
 
 def _below(group: Any, context: typer.Context) -> Iterator[tuple[str, typer.Context]]:
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
+        _, command, _ = group.resolve_command(context, [name])
         inner = typer.Context(command, info_name=name, parent=context)
         if hasattr(command, "list_commands"):
             if "Example: " in (command.help or ""):  # it does something by itself

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from shlex import quote
 
-from gpt_cli.errors import ErrorKind, UserError
+from gpt_cli.errors import ErrorKind, RequestError, UserError
 
 WAYS_OUT: Mapping[ErrorKind, str] = {
     "set": "{assignment}",
@@ -33,16 +33,20 @@ _OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
 """Options that are not named after their key."""
 
 
-def add_hint(error: UserError, options: Collection[str], *, takes_keys: bool = False) -> None:
-    """Give `error` the hint of its class.
+def add_hint(
+    error: UserError, options: Collection[str], *, takes_keys: bool = False, command: str | None = None
+) -> None:
+    """Give `error` the hint of its class; that of a wrong command line is the help of `command`.
 
-    Keys are written as `options` of the command that was called, where it has them, unless it takes keys itself.
+    Keys are written as `options` of the command, where it has them, unless it takes keys itself.
     """
     options = () if takes_keys else options
     names = {key: option_for(key) if "." in key and option_for(key) in options else key for key in error.keys}
     for key, name in names.items() if error.where is None else ():  # else it is written in the file there
         error.message = error.message.replace(key, name)
-    if error.hint is None and error.kind is not None:
+    if error.hint is not None:
+        return
+    if error.kind is not None:
         choice = quote(error.choices[0]) if error.choices else "VALUE"
         name = next(iter(names.values()), "KEY")
         assignment = f"{name} {choice}" if name.startswith("--") else f"{name}={choice}"
@@ -52,6 +56,8 @@ def add_hint(error: UserError, options: Collection[str], *, takes_keys: bool = F
             error.choices = ()  # nothing that this command takes
         else:
             error.hint = hint
+    elif isinstance(error, RequestError) and not (error.choices or error.where or error.keys or error.path):
+        error.hint = command and f"{command} --help"
 
 
 def option_for(key: str) -> str:

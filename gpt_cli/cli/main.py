@@ -1,13 +1,9 @@
-"""`gpt`: the verbs, and where an exception becomes a message and an exit code.
-
-Which of several processes that train together does so, `train_together.py` decides.
-"""
+"""`gpt`: run a command, and turn an exception into a message and an exit code."""
 
 import errno
 import io
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
@@ -20,32 +16,9 @@ import typer
 
 from gpt_cli import __version__
 from gpt_cli.cli.help_format import App
-from gpt_cli.cli.hints import add_hint
-from gpt_cli.cli.interruptible import SigTerm
+from gpt_cli.cli.lazy_group import LazyGroup
 from gpt_cli.cli.output import discard, note
-from gpt_cli.cli.usage import called, options_of, takes_changes, usage_error, without_removed_options
-from gpt_cli.cli.verbs import config, data, runs
-from gpt_cli.cli.verbs.attention import attention
-from gpt_cli.cli.verbs.bench import bench
-from gpt_cli.cli.verbs.chat import chat
-from gpt_cli.cli.verbs.classify import classify
-from gpt_cli.cli.verbs.diff import diff
-from gpt_cli.cli.verbs.draw import draw
-from gpt_cli.cli.verbs.eval import evaluate
-from gpt_cli.cli.verbs.export import export
-from gpt_cli.cli.verbs.import_ import import_
-from gpt_cli.cli.verbs.info import info
-from gpt_cli.cli.verbs.plot import plot
-from gpt_cli.cli.verbs.report import report
-from gpt_cli.cli.verbs.sample import sample
-from gpt_cli.cli.verbs.scale import scale
-from gpt_cli.cli.verbs.score import score
-from gpt_cli.cli.verbs.selftest import doctor, selftest
-from gpt_cli.cli.verbs.serve import serve
-from gpt_cli.cli.verbs.sweep import sweep
-from gpt_cli.cli.verbs.tokenize import tokenize
-from gpt_cli.cli.verbs.train import train
-from gpt_cli.cli.verbs.tune import tune
+from gpt_cli.cli.process import SigTerm, exit_code_of
 from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError
 from gpt_cli.files.os_errors import reason_of
 from gpt_cli.runtime.cpu_level import restrict_libraries
@@ -56,7 +29,8 @@ _CANNOT_MAP = ("failed to map segment", "cannot allocate memory", "Cannot alloca
 CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 app = App(
-    rich_markup_mode=None,
+    cls=LazyGroup,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -73,54 +47,25 @@ def gpt(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks (also: GPT_DEBUG=1).")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Train GPTs on any text, character by character or with BPE, and read what they write.
+    """Train GPT language models on any text from the command line, and sample text from them.
 
     Start with `gpt train TEXT`, then `gpt sample`.
     """
-    if debug:
-        os.environ["GPT_DEBUG"] = "1"
     if context.invoked_subcommand is None:
         print(context.get_help())
         return
     try:
         os.getcwd()
     except OSError as error:  # MKL would end the process
-        hint = "change to one that is there, such as: cd ~"
-        raise UserError("the current directory was removed", hint=hint) from error
-
-
-app.command("train")(train)
-app.command("sample")(sample)
-app.command("chat", short_help="Write a text with a model, in turns.")(chat)
-app.command("classify", short_help="Say which label a text has.")(classify)
-app.command("tokenize", short_help="Train or take a tokenizer, write a corpus as tokens.")(tokenize)
-app.command("eval", short_help="Measure the exact loss of a run, on its text or another.")(evaluate)
-app.command("score", short_help="Say how surprising a text is.")(score)
-app.command("info", short_help="Say how large a model is and what training it costs.")(info)
-app.command("report", short_help="Write one page about one or more runs.")(report)
-app.command("plot", short_help="Draw the curves of runs for a paper.")(plot)
-app.command("diff", short_help="Say how runs differ.")(diff)
-app.command("attention", short_help="Show where a model looks, head by head.")(attention)
-app.command("draw", short_help="Draw what a part of a config means.")(draw)
-app.command("bench", short_help="Measure how fast it is on this machine.")(bench)
-app.command("tune", short_help="Propose a learning rate.")(tune)
-app.command("sweep", short_help="Compare values of keys over seeds.")(sweep)
-app.command("scale", short_help="Fit a scaling law to small runs.")(scale)
-app.command("export", short_help="Write a run for other tools.")(export)
-app.command("import", short_help="Import a model of other tools as a run.")(import_)
-app.command("serve", short_help="Put runs behind OpenAI's API, with a page.")(serve)
-app.command("doctor", short_help="Examine a run.")(doctor)
-app.command("selftest", short_help="Try the promises of gpt on this machine and disk.")(selftest)
-app.add_typer(runs.app, name="runs", short_help="List the runs there are, or remove one.")
-app.add_typer(config.app, name="config")
-app.add_typer(data.app, name="data", short_help="List and download known texts, or look into one.")
+        raise UserError("the current directory was removed", hint="change to another one, such as: cd ~") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `gpt` with `arguments` (default: the process's own) and return its exit code; raises nothing."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     _open_standard_streams()
     # Threads that wait for each other by spinning take seconds for a step of 30 ms once other processes keep all cores
     # busy. Have them sleep after a while: it costs 7 % of a small model's step on a quiet machine (31 ms against 29; a
@@ -130,61 +75,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         restrict_libraries()
-        if instruction := os.environ.get(COMPLETION):
-            code = _complete(instruction)
-        else:
-            code = _run(sys.argv[1:] if arguments is None else list(arguments))
+        code = _complete(os.environ[COMPLETION]) if os.environ.get(COMPLETION) else _run(given)
         sys.stdout.flush()  # a full disk or a closed pipe shows here at the latest, not at interpreter exit
         return code
     except KeyboardInterrupt as stop:
         print(file=sys.stderr)
-        return 128 + signal.SIGTERM if isinstance(stop, SigTerm) else ExitCode.INTERRUPTED
+        return exit_code_of(stop)
     except SystemExit as done:  # of `--install-completion` and `--show-completion`
         return done.code if isinstance(done.code, int) else ExitCode.DONE
     except BrokenPipeError:  # `| head` has read enough
         return ExitCode.DONE
     except UserError as error:
-        argv = sys.argv[1:] if arguments is None else arguments
-        command = called(argv, typer.main.get_command(app))
-        add_hint(error, options_of(command), takes_keys=takes_changes(command))
-        if _misread(argv):
-            error.hint = IN_UTF_8
+        if sys.getfilesystemencoding() != "utf-8" and any("\udc80" <= byte <= "\udcff" for byte in "".join(given)):
+            error.hint = IN_UTF_8  # the locale left a byte of an argument undecoded
         return _report(error)
     except Exception as error:
-        if (interrupted := _wrapped_signal(error)) is not None:
+        if (stopped := _wrapped_signal(error)) is not None:
             print(file=sys.stderr)
-            return interrupted
+            return exit_code_of(stopped)
         return _report(_explain(error))
     finally:
         _drain_stdout()
 
 
-def _wrapped_signal(error: Exception) -> int | None:
-    """The exit code of a signal whose exception a library has made a text of its own error, as pydantic-core does."""
-    codes = {KeyboardInterrupt: ExitCode.INTERRUPTED, SigTerm: 128 + signal.SIGTERM}
-    last = str(error).rstrip().rpartition("\n")[2].strip()
-    return next((code for kind, code in codes.items() if last.startswith(f"{kind.__name__}:")), None)
-
-
-def _misread(arguments: Sequence[str]) -> bool:
-    """True if the locale is none of UTF-8 and has left a byte of an argument undecoded."""
-    bytes_left = any("\udc80" <= character <= "\udcff" for argument in arguments for character in argument)
-    return bytes_left and sys.getfilesystemencoding() != "utf-8"
-
-
 def _run(arguments: list[str]) -> int:
+    """Run a command line. `--debug` may be anywhere in it, and `gpt help VERB` is `gpt VERB --help`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--debug" in arguments[:end]:
+        os.environ["GPT_DEBUG"] = "1"
+    kept = [word for word in arguments[:end] if word != "--debug"] + arguments[end:]
+    if kept[:1] == ["help"]:
+        kept = [*kept[1:], "--help"]
     command = typer.main.get_command(app)
+    columns = shutil.get_terminal_size().columns
+    width = columns - 2 if columns < 52 else None  # None: at least 50, however narrow the terminal
     try:
-        columns = shutil.get_terminal_size().columns
-        width = columns - 2 if columns < 52 else None  # None: at least 50, however narrow the terminal
-        with command.make_context("gpt", arguments, terminal_width=width) as context:
+        with command.make_context("gpt", kept, terminal_width=width) as context:
             code = command.invoke(context)
     except typer.Exit as request:
         return request.exit_code
-    except typer.TyperException as error:
-        if (kept := without_removed_options(arguments)) != arguments:
-            return _run(kept)
-        raise usage_error(error, arguments) from error
     return code if isinstance(code, int) else ExitCode.DONE
 
 
@@ -195,9 +124,7 @@ def _complete(instruction: str) -> int:
     from gpt_cli.cli.options.complete import complete_in_bash
 
     if instruction.startswith("complete_") and not {"COMP_WORDS", "_TYPER_COMPLETE_ARGS"} & os.environ.keys():
-        raise RequestError(
-            f"{COMPLETION} is for a shell that completes a line", hint="gpt --install-completion sets it up"
-        )
+        raise RequestError(f"{COMPLETION} is for a shell that completes a line, see gpt --install-completion")
     complete = partial(shell_complete, typer.main.get_command(app), {}, "gpt", COMPLETION, instruction)
     return complete_in_bash(complete) if instruction == "complete_bash" else complete()
 
@@ -224,49 +151,63 @@ def _drain_stdout() -> None:
         discard(sys.stdout.fileno())
 
 
+def _wrapped_signal(error: Exception) -> KeyboardInterrupt | None:
+    """The signal whose exception a library has made a text of its own error, as pydantic-core does."""
+    last = str(error).rstrip().rpartition("\n")[2].strip()
+    return next((kind() for kind in (KeyboardInterrupt, SigTerm) if last.startswith(f"{kind.__name__}:")), None)
+
+
 def _explain(error: Exception) -> UserError:
-    """The error for the user behind an exception no verb has translated: the machine's limits, or a bug."""
-    text = str(error).strip().partition("\n")[0]
-    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    if isinstance(error, ImportError) and any(message in str(error) for message in _CANNOT_MAP):
-        explained = UserError("there is too little memory to load a library", hint="allow the process more: ulimit -v")
-    elif isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES):
-        explained = UserError(
-            f"out of memory: {text}" if text else "out of memory",
-            hint="allow the process more memory (ulimit -v); a training needs less with a lower"
-            " train.micro_batch_size (same result) or model.n_embd",
-        )
-    elif isinstance(error, OSError) and error.errno == errno.EBADF and isinstance(sys.stdout.name, int):
-        explained = UserError("standard output is closed")  # `_open_standard_streams` opened this one by its number
-    elif isinstance(error, OSError) and error.errno in CANNOT_WRITE:
-        explained = UserError(f"cannot write to {error.filename or 'standard output'}: {error.strerror}")
-    elif isinstance(error, OSError) and error.errno is not None and error.filename is not None:
-        place = os.fspath(error.filename)
-        explained = UserError(f"cannot use {place}: {reason_of(error, Path(os.fsdecode(place)))}")
-    elif isinstance(error, UnicodeEncodeError) and error.encoding == sys.getfilesystemencoding() != "utf-8":
-        name = f"the name {error.object!r} cannot be used: this locale has names in {error.encoding}"
-        explained = UserError(name, hint=IN_UTF_8)
-    elif package in sys.stdlib_module_names:  # such as _ssl: what Python was compiled without, no package has
-        explained = UserError(f"cannot import {package}: {text}", hint="install a Python that was built with it")
-    elif package not in ("", "gpt_cli"):
-        explained = UserError(f"cannot import {package}: {text}", hint=f"pip install {package}")
-    else:
-        hint = None if _debugging() else _keep_traceback(error)
-        explained = UserError(f"a bug in gpt: {type(error).__name__}: {text}", hint=hint)
+    """The error for the user behind an exception that no verb has translated: a limit of the machine, or a bug."""
+    message, hint = _limit(error) or (None, None)
+    if message is None:
+        explained = UserError(f"a bug in gpt: {type(error).__name__}: {_first_line(error)}")
+        explained.hint = None if _debugging() else _keep_traceback(error)
         explained.exit_code = ExitCode.BUG
+    else:
+        explained = UserError(message, hint=hint)
     explained.__cause__ = error
     return explained
 
 
+def _limit(error: Exception) -> tuple[str, str | None] | None:
+    """(message, hint) of an exception that a limit of the machine has caused, else None."""
+    text = _first_line(error)
+    is_memory = isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES)
+    match error:
+        case ImportError() if any(message in str(error) for message in _CANNOT_MAP):
+            return "there is too little memory to load a library", "allow the process more: ulimit -v"
+        case _ if is_memory:
+            message = f"out of memory: {text}" if text else "out of memory"
+            return message, "lower train.micro_batch_size (same result) or model.n_embd, or raise ulimit -v"
+        case OSError(errno=errno.EBADF) if isinstance(sys.stdout.name, int):
+            return "standard output is closed", None  # `_open_standard_streams` opened this one by its number
+        case OSError(errno=number, filename=name) if number in CANNOT_WRITE:
+            return f"cannot write to {name or 'standard output'}: {error.strerror}", None
+        case OSError(errno=int(), filename=str() | bytes() | os.PathLike() as name):
+            return f"cannot use {os.fspath(name)}: {reason_of(error, Path(os.fsdecode(name)))}", None
+        case UnicodeEncodeError(encoding=encoding) if encoding == sys.getfilesystemencoding() != "utf-8":
+            return f"the name {error.object!r} cannot be used: this locale has names in {encoding}", IN_UTF_8
+        case ImportError(name=str(module)) if (package := module.partition(".")[0]) not in ("", "gpt_cli"):
+            is_of_python = package in sys.stdlib_module_names  # such as _ssl: Python was compiled without it
+            way_out = "install a Python that was built with it" if is_of_python else f"pip install {package}"
+            return f"cannot import {package}: {text}", way_out
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
 def _keep_traceback(error: Exception) -> str:
-    """Write the traceback to a file for a bug report; say where."""
+    """Write the traceback to a file for a bug report; return a hint that names it."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="gpt-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
             file.writelines(traceback.format_exception(error))
     except OSError:
-        return "run it again with GPT_DEBUG=1 to see the traceback"
+        return "--debug prints the traceback"
     return f"the traceback is in {file.name}; please report it"
 
 

@@ -1,4 +1,4 @@
-"""The process around a verb: quick to start, and quick to end, where torch is part of it."""
+"""The process around a verb: quick to start, quick to end, and unwound by Ctrl-C and SIGTERM."""
 
 import atexit
 import gc
@@ -6,9 +6,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
+
+import typer
+
+from gpt_cli.cli.output import note
 
 
 @contextmanager
@@ -48,3 +53,46 @@ def fast_exit(code: int) -> NoReturn:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+class SigTerm(KeyboardInterrupt):
+    """SIGTERM, which unwinds as Ctrl-C does, so that nothing half-made is left."""
+
+
+def exit_code_of(stop: KeyboardInterrupt) -> int:
+    """The exit code of a process that Ctrl-C or SIGTERM ended."""
+    return 128 + (signal.SIGTERM if isinstance(stop, SigTerm) else signal.SIGINT)
+
+
+@contextmanager
+def unwind_on_sigterm() -> Iterator[None]:
+    """Raise SigTerm on SIGTERM."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise SigTerm
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def interruptible_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """`stage_progress` of work that Ctrl-C and SIGTERM end, once it has cleaned up, with a note of where it was."""
+    from gpt_cli.terminal.progress import stage_progress
+
+    position = "before anything was read"
+    try:
+        with unwind_on_sigterm(), stage_progress() as show_bar:
+
+            def show(stage: str, done: int, total: int | None) -> None:
+                nonlocal position
+                position = f"{stage}, at {done:,} bytes" + ("" if not total else f" of {total:,} ({done / total:.0%})")
+                show_bar(stage, done, total)
+
+            yield show
+    except KeyboardInterrupt as stop:
+        note(f"stopped while {position}; nothing was written")
+        raise typer.Exit(exit_code_of(stop)) from stop

@@ -162,7 +162,7 @@ def _check_override(override: str, place: SourceLocation) -> None:
         raise ConfigError(f"{override!r} is not an override: it needs a key, '=' and a value", place)
     if key in sections():
         example = next(name for name in fields() if name.startswith(f"{key}."))
-        raise ConfigError(f"{key} is a section: override one of its keys, such as {example}=...", place)
+        raise ConfigError(f"{key} is a section: override one of its keys, such as {example}=...", place, (key,))
     if not is_removed(key) and key not in fields():
         raise ConfigError(f"{key} is not a key", place, choices=tuple(suggest_keys(tuple(key.split(".")))))
     if flaw := invalid_char_reason(text):

@@ -102,9 +102,9 @@ def test_help_loads_few_modules() -> None:
 
 
 def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
-    verbs = [command.name for command in main_module.app.registered_commands]
-    groups = [group.name for group in main_module.app.registered_groups]
-    assert verbs == [
+    root: Any = typer.main.get_command(main_module.app)
+    context = root.make_context("gpt", [])
+    assert root.list_commands(context) == [
         *(
             "train",
             "sample",
@@ -128,13 +128,26 @@ def test_every_verb_has_a_help_page(gpt: Callable[..., Any]) -> None:
             "serve",
             "doctor",
             "selftest",
+            "runs",
+            "config",
+            "data",
         )
     ]
-    assert groups == ["runs", "config", "data"]
-    for verb in [*verbs, *groups]:
-        context = typer.main.get_command(main_module.app).make_context("gpt", [str(verb)])
-        page = context.command.get_command(context, str(verb))
-        assert page.get_short_help_str(), f"gpt {verb} has no help text"
+    for verb in root.list_commands(context):
+        _, page, _ = root.resolve_command(context, [verb])
+        assert page.help
+        assert page.get_short_help_str(200) == root.commands[verb].get_short_help_str(200)
+
+
+@pytest.mark.parametrize("ask", ["main(['--help'])", "main()"])
+def test_help_and_the_completion_of_a_name_import_no_verb(ask: str) -> None:
+    asked = "os.environ.update(_GPT_COMPLETE='complete_bash', COMP_WORDS='gpt\\ntra', COMP_CWORD='1');"
+    loaded = python(
+        f"import os, sys; from gpt_cli.cli.main import main; {asked if ask == 'main()' else ''} {ask}\n"
+        "print('loaded:', *(name for name in sys.modules if name.startswith('gpt_cli.cli.verbs')))"
+    )
+    assert "train" in loaded
+    assert loaded.splitlines()[-1].strip() == "loaded:"
 
 
 def test_bare_gpt_prints_the_help_that_dash_h_prints(gpt: Callable[..., Any]) -> None:
@@ -404,5 +417,5 @@ def test_a_current_directory_that_was_removed_is_an_error_and_no_bug(tmp_path, c
     assert completed.returncode == 1
     assert completed.stderr.splitlines() == [
         "error: the current directory was removed",
-        "hint: change to one that is there, such as: cd ~",
+        "hint: change to another one, such as: cd ~",
     ]

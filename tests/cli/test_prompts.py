@@ -300,4 +300,4 @@ def test_a_megabyte_is_continued_by_every_kind_of_sampling(sample: Run, byte_run
 def test_closed_standard_input_is_a_wrong_request(sample, char_run, monkeypatch, option):
     monkeypatch.setattr(sys, "stdin", None)
     code, _, stderr = sample("--run", char_run, option, "-")
-    assert (code, stderr) == (2, "error: standard input is closed\n")
+    assert (code, stderr.splitlines()[0]) == (2, "error: standard input is closed")

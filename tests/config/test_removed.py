@@ -85,7 +85,7 @@ def test_every_verb_takes_an_override_of_a_removed_key_at_its_off_value(tmp_path
 def test_a_removed_option_without_its_value_is_refused_and_a_word_behind_dashes_is_no_option(capsys):
     assert main(["sample", "run", "--forbid"]) == 2
     assert REMOVED["gpt sample --forbid"].sentence("gpt sample --forbid") in capsys.readouterr().err
-    assert without_removed_options(["sample", "--", "--forbid", "a"]) == ["sample", "--", "--forbid", "a"]
+    assert without_removed_options("gpt sample", ["--", "--forbid", "a"]) == ["--", "--forbid", "a"]
 
 
 def test_load_ignores_a_removed_keyword_at_its_off_value_and_else_refuses_it():
@@ -115,7 +115,7 @@ def test_a_removed_option_at_its_off_value_is_left_out_of_the_command_line(name)
     _, verb, *option = name.split()
     for off, equals in itertools.product(REMOVED[name].off, (False, True)):
         given = [f"{option[0]}={typed(off)}"] if equals else [*option, typed(off)]
-        assert without_removed_options([verb, "x", *given, "-n", "2"]) == [verb, "x", "-n", "2"]
+        assert without_removed_options(f"gpt {verb}", ["x", *given, "-n", "2"]) == ["x", "-n", "2"]
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLING))

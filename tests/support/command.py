@@ -49,10 +49,8 @@ def parse_arguments(arguments: list[str]) -> None:
 
     command: Any = typer.main.get_command(app)
     context = typer.Context(command, info_name="gpt")
-    while hasattr(command, "get_command") and arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-        command = command.get_command(context, name)
-        assert command is not None, f"there is no verb {name}"
+    while hasattr(command, "resolve_command") and arguments and not arguments[0].startswith("-"):
+        _, command, arguments = command.resolve_command(context, arguments)
     command.make_context(command.name, list(arguments))
 
 

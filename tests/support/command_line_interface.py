@@ -25,7 +25,7 @@ def every_command() -> Iterator[tuple[str, Any]]:
 def _below(command: Any, context: typer.Context) -> Iterator[tuple[str, Any]]:
     yield context.command_path, command
     for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
-        inner = command.get_command(context, name)
+        _, inner, _ = command.resolve_command(context, [name])
         yield from _below(inner, typer.Context(inner, info_name=name, parent=context))
 
 

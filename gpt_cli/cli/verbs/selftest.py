@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.interruptible import unwind_on_sigterm
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.cli.process import unwind_on_sigterm
 from gpt_cli.errors import ExitCode
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.cli.interruptible import Interrupted, interruptible_progress
 from gpt_cli.cli.options.data_options import (
     DocumentsOption,
     EncodingOption,
@@ -21,6 +20,7 @@ from gpt_cli.cli.options.data_options import (
 )
 from gpt_cli.cli.options.fit_config import resolve_source, run_name
 from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.cli.process import interruptible_progress
 from gpt_cli.cli.tokenize_output import describe, print_tokenized, token_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.locations import refuse_dash, similar_paths
@@ -159,9 +159,6 @@ def tokenize(
         else:
             hint = f"without --tokenizer, {hint}" if tokenizer else f"{hint}, --unknown token has one for the others"
         raise RequestError(error.message, hint=hint) from error
-    except Interrupted as stop:
-        note(stop.message)
-        return stop.exit_code
     print_json(result) if json else print_tokenized(result)
     return 0
 
