@@ -1,26 +1,22 @@
 """Output of `gpt tokenize` about a corpus, a text or ids: objects for JSON, and tables."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpt_cli.cli.output import write_text
-
-if TYPE_CHECKING:
-    from gpt_cli.corpus.tokenize_pipeline import Tokenized
-    from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.corpus.tokenize_pipeline import Tokenized
+from gpt_cli.terminal.table import render_pairs, render_table
+from gpt_cli.tokenizer import BPETokenizer, Tokenizer
+from gpt_cli.tokenizer.vocab_stats import longest_tokens
 
 UNKNOWN = "<unk>"  # how a table shows the token; in text it is U+FFFD
 _SHOWN = 10  # longest tokens, and merges
 _UNITS = ("characters", "bytes", "tokens")
 
 
-def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
+def describe(corpus: Tokenized, out: Path) -> dict[str, Any]:
     """Statistics of a corpus's tokens, as --json prints them."""
-    from gpt_cli.tokenizer import BPETokenizer
-    from gpt_cli.tokenizer.vocab_stats import longest_tokens
-
-    tokenizer = corpus.tokenizer
-    counts = corpus.counts
+    tokenizer, counts = corpus.tokenizer, corpus.counts
     splits: dict[str, dict[str, Any]] = {
         split: {unit: getattr(stats, unit) for unit in _UNITS} for split, stats in corpus.stats.items()
     }
@@ -38,7 +34,7 @@ def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
         },
         "unused_ids": (counts == 0).nonzero()[0].tolist(),
         "unknown_characters": None if tokenizer.unk_id is None else int(counts[tokenizer.unk_id]),
-        "longest_tokens": [token_json(tokenizer, token) for token in longest_tokens(tokenizer, _SHOWN)],
+        "longest_tokens": [{"id": id, "text": _piece(tokenizer, id)} for id in longest_tokens(tokenizer, _SHOWN)],
         "merges": [
             {"left": text[left], "right": text[right], "id": merged, "count": int(counts[merged])}
             for left, right, merged in learned
@@ -46,21 +42,26 @@ def describe(corpus: "Tokenized", out: Path) -> dict[str, Any]:
     }
 
 
-def token_json(tokenizer: "Tokenizer", token: int) -> dict[str, Any]:
-    """A token and its text, as --json prints it."""
+def describe_encoding(tokenizer: Tokenizer, text: str, *, allow_special: bool) -> dict[str, Any]:
+    """The tokens of a text, as --json prints them."""
+    encoded = tokenizer.encode(text, allow_special=True) if allow_special else tokenizer.encode_prompt(text)
+    ids = [int(token) for token in encoded]
+    return {"ids": ids, "pieces": [_piece(tokenizer, token) for token in ids], "bytes": len(text.encode())}
+
+
+def _piece(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token."""
     special = UNKNOWN if token == tokenizer.unk_id else tokenizer.decode([token])
-    return {"id": token, "text": _readable(tokenizer.token_bytes(token)) or special}
+    return _readable(tokenizer.token_bytes(token)) or special
 
 
 def _readable(token: bytes) -> str:
-    """The text of a token; bytes that are only a part of a character as \\xe2."""
+    """The text of a token's bytes; those that are only a part of a character as \\xe2."""
     return token.decode(errors="backslashreplace")
 
 
 def print_tokenized(result: dict[str, Any]) -> None:
     """Print the tables of `result`, as JSON has it."""
-    from gpt_cli.terminal.table import render_pairs, render_table
-
     if "splits" in result:
         splits: dict[str, dict[str, Any]] = result["splits"]
         rows = [

@@ -68,7 +68,7 @@ def attention(
     if not (ascii or json):
         check_page(page)
     given = read_prompts(prompt, None, None, "auto")
-    path = find_one(run, run_option, text_option="--prompt")
+    path = find_one(run, run_option)
     loaded = load_model(path, torch.device("cpu"), note)
     text = loaded.config.sample.prompt if given is None else given[0].text
     (text,) = without_unknown(loaded.tokenizer, [text], skip=unknown == "skip", source="prompt")

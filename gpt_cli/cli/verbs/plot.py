@@ -34,6 +34,6 @@ def plot(
     """
     from gpt_cli.report.plot import plot_runs
 
-    found = find_many(runs, run_options, writes=True)
+    found = find_many(runs, run_options)
     plot_runs(found, output, x=x, y=y, log_x=log_x, log_y=log_y, width=width, note=note)
     note(f"wrote {output}")

@@ -28,5 +28,5 @@ def report(
     """
     from gpt_cli.report.run_report import write_report
 
-    write_report(find_many(runs, run_options, writes=True), output, baselines=baselines, note=note)
+    write_report(find_many(runs, run_options), output, baselines=baselines, note=note)
     note(f"wrote {output}")

@@ -117,8 +117,7 @@ def sample(
     from gpt_cli.run.overfitting import note_better_checkpoint
     from gpt_cli.sampling.sampling_params import with_learned_end
 
-    is_file = run is not None and run.is_file()
-    path = find_one(run, run_option, text_option="--prompt-file" if is_file else "--prompt")
+    path = find_one(run, run_option)
     loaded = open_checkpoint(path, note)
     note_better_checkpoint(path, loaded.step, note)
     defaults = loaded.config.sample
