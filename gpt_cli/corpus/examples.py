@@ -32,10 +32,6 @@ _SYSTEM = "system"  # the key of a system message beside the messages
 _ROLE_NAMES = {"human": "user", "gpt": "assistant"}  # of ShareGPT
 
 
-class NoExamplesError(RequestError):
-    """A file is plain text, which holds no examples."""
-
-
 class CompletionEndError(UserError):
     """A text contains what only the template may have."""
 
@@ -185,7 +181,7 @@ def _records(source: str, keys: list[str], data: DataConfig, note: Notify) -> It
         if file.records is None:
             name = {"chat": "chats"}.get(data.format, data.format)
             message = f"{file.name} is plain text: {name} are read from records, in {', '.join(RECORD_SUFFIXES)}"
-            raise NoExamplesError(message, kind="set", keys=["data.format"], choices=["text"])
+            raise RequestError(message, kind="set", keys=["data.format"], choices=["text"])
         yield from file.records(keys, note)
 
 

@@ -30,7 +30,7 @@ class MissingKeyError(UserError):
 
     def __init__(self, key: str, option: str, record: Record, kind: str = "text") -> None:
         """`option` is the key of a config that names `key`; `kind` is what is read under it."""
-        self.key, self.option, names = key, option, list(map(str, record.values))
+        names = list(map(str, record.values))
         found = record.values.get(key)
         instead = "" if found is None else f": it is {name_of_type(found)}"
         listed = f"; keys: {', '.join(names)[:_LISTED]}" if names else ""

@@ -1,26 +1,19 @@
 """Read other examples to evaluate a run on, in the format of its own: pairs, chats or labelled texts."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpt_cli.config.schema import DataConfig
-from gpt_cli.corpus.examples import CompletionEndError, Examples, NoExamplesError, encode_examples, read_examples
+from gpt_cli.corpus.examples import Examples, encode_examples, read_examples
 from gpt_cli.corpus.labelled import LabelledText, LabelledTexts, encode_labelled, read_labelled
 from gpt_cli.corpus.readers import ReaderOptions
-from gpt_cli.corpus.records import MissingKeyError
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer, drop_unknown
 
-_KEYS: dict[str, tuple[str, ...]] = {
-    "pairs": ("prompt_key", "completion_key"),
-    "chat": ("messages_key",),
-    "labelled": ("text_key", "label_key"),
-}
-_NAMES = {"pairs": "pairs", "chat": "chats", "labelled": "labels"}
+_LISTED = 10  # labels in an error
 
 
 def holds_examples(data: DataConfig, source: str, text_key: str | None) -> bool:
@@ -37,8 +30,7 @@ def read_given_examples(
 
     Raises as reading does, UserError if there are none, and UnknownCharacters unless `skip_unknown`.
     """
-    with _run_key_hints(data):
-        examples = list(read_examples(source, data, note))
+    examples = list(read_examples(source, data, note))
     if not examples:
         raise UserError(f"{source} has no examples")
     if skip_unknown:
@@ -58,8 +50,7 @@ def read_given_labelled(
 
     Raises as `read_given_examples`, and UserError for a label that is none of `labels` and a text that becomes empty.
     """
-    with _run_key_hints(data):
-        texts = list(read_labelled(source, data, note))
+    texts = list(read_labelled(source, data, note))
     if not texts:
         raise UserError(f"{source} has no texts")
     check_labels(texts, labels)
@@ -75,17 +66,13 @@ def read_given_labelled(
 
 def check_labels(texts: Sequence[LabelledText], labels: Sequence[str]) -> None:
     """Raise UserError for a text whose label is none of the run's `labels`."""
-    known = ", ".join(labels)[:200]
     for text in texts:
         if text.label in labels:
             continue
-        escaped = escape_control_chars(text.label[:50])
+        label, choices = f"'{escape_control_chars(text.label[:50])}'", labels[:_LISTED]
         if text.is_record:
-            raise UserError(f"the run has no label '{escaped}'", where=text.where, hint=f"its labels: {known}")
-        raise UserError(
-            f"{text.where} has no label: its folder is called '{escaped}'",
-            hint=f"labels are read from records, or are the names of folders of text files: {known}",
-        )
+            raise UserError(f"the run has no label {label}", where=text.where, choices=choices)
+        raise UserError(f"{text.where} has no label: its folder is called {label}", choices=choices)
 
 
 class UnknownDropper:
@@ -105,18 +92,3 @@ class UnknownDropper:
         if self._dropped:
             characters = plural(len(self._dropped), "distinct character")
             self._note(f"left out {characters} that the vocabulary lacks")
-
-
-@contextmanager
-def _run_key_hints(data: DataConfig) -> Iterator[None]:
-    """Have hints name the keys that the run reads in place of keys of a config, which an evaluation cannot change."""
-    keys = " and ".join(repr(getattr(data, option)) for option in _KEYS[data.format])
-    try:
-        yield
-    except CompletionEndError as error:
-        error.hint = "leave such examples out"
-        raise
-    except (MissingKeyError, NoExamplesError) as error:
-        if data.format != "labelled" or not isinstance(error, MissingKeyError) or error.key != data.text_key:
-            error.hint = f"this run learned {_NAMES[data.format]}, and reads records with {keys}"
-        raise

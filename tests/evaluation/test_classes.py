@@ -590,7 +590,7 @@ def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_
     assert actual == {**json.loads(capsys.readouterr().out), "text": str(labelled_path)}
     bare_path = write(tmp_path / "bare.jsonl", [{"text": row["text"], "kind": row["label"]} for row in rows])
     assert main(["eval", "--run", trained_run[0], "--text", str(bare_path)]) == 1
-    assert "reads records with 'text' and 'label'" in capsys.readouterr().err
+    assert "no label under the key 'label'; keys: text, kind" in capsys.readouterr().err
 
 
 def test_calibration_is_the_gap_of_sureness_and_truth_in_each_bin():

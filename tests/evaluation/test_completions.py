@@ -82,7 +82,7 @@ def test_options_of_completions_are_refused_where_there_are_none(run, capsys, tm
     assert main(["eval", str(run), "--text", str(text), "--json"]) == 0
     assert "chrf" not in json.loads(capsys.readouterr().out)
     assert main(["eval", str(run), "--no-completions", "--examples", "2"]) == 2
-    assert "--no-completions does not go with" in capsys.readouterr().err
+    assert "--no-completions or --examples, not both" in capsys.readouterr().err
 
 
 def write_pairs(path: Path, pairs: list[tuple[str, str]], keys: tuple[str, str] = ("prompt", "completion")) -> str:
@@ -120,11 +120,11 @@ def test_what_holds_no_pairs_for_this_run_is_refused_with_what_it_reads(run, tmp
     ends = write_pairs(tmp_path / "ends.jsonl", [("say", "a\x03b")])
     renamed_keys = write_pairs(tmp_path / "others.jsonl", PAIRS, ("question", "answer"))
     for text, code, words in (
-        (renamed_keys, 1, "this run learned pairs, and reads records with 'prompt' and 'completion'"),
-        (chat, 1, "this run learned pairs, and reads records with 'prompt' and 'completion'"),
-        (folder, 2, "this run learned pairs, and reads records with 'prompt' and 'completion'"),
+        (renamed_keys, 1, "no text under the key 'prompt'; keys: question, answer"),
+        (chat, 1, "no text under the key 'prompt'; keys: messages"),
+        (folder, 2, "text.txt is plain text: pairs are read from records"),
         (empty, 1, "empty.jsonl has no examples"),
-        (ends, 1, "leave such examples out"),
+        (ends, 1, "this completion contains '\\x03'"),
         (tmp_path / "absent.jsonl", 2, "does not exist"),
     ):
         assert main(["eval", str(run), "--text", str(text)]) == code

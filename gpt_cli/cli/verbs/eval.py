@@ -1,18 +1,37 @@
-"""`gpt eval`: the exact loss of a trained model."""
+"""`gpt eval`: the exact loss of a trained model, and what it writes after the prompts of pairs and chats."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from gpt_cli.cli.class_output import print_classes
+from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
 from gpt_cli.cli.options.sampling_options import DeviceOption
-from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json, refuse_several
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption
+from gpt_cli.corpus.readers import ReaderOptions
+from gpt_cli.corpus.sources import refuse_overwriting
 from gpt_cli.errors import RequestError
+from gpt_cli.evaluation.completions import Completion, measure_completions, require_sacrebleu
+from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
+from gpt_cli.files import replace_file
+from gpt_cli.files.locations import require_writable
+from gpt_cli.literals import Device
+from gpt_cli.run.checkpoint import Checkpoint
+from gpt_cli.run.open_checkpoint import open_checkpoint
+from gpt_cli.run.overfitting import note_better_checkpoint
+from gpt_cli.sampling import SamplingParams
+from gpt_cli.terminal.progress import working
+from gpt_cli.terminal.table import render_pairs
 
+_AT_ONCE = 64  # completions
 _COMPLETIONS = "Completions"
 
 
@@ -81,76 +100,73 @@ def evaluate(
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
-    with gc_paused():
-        from gpt_cli.cli.completion_output import measure_completions
-        from gpt_cli.corpus.readers import ReaderOptions
-        from gpt_cli.corpus.sources import refuse_overwriting
-        from gpt_cli.evaluation.completions import require_sacrebleu
-        from gpt_cli.evaluation.evaluate_run import evaluate_run
-        from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
-        from gpt_cli.files.locations import require_writable
-        from gpt_cli.run.open_checkpoint import open_checkpoint
-        from gpt_cli.run.overfitting import note_better_checkpoint
-        from gpt_cli.terminal.table import render_pairs
-
-    if text is not None and split is not None:
-        raise RequestError(f"--split {split} cannot be combined with --text: a text is evaluated whole")
-    split = split or "val"
-    path = find_one(run, run_option, text_option="--text")
-    saved = open_checkpoint(path, note, "any")
-    note_better_checkpoint(path, saved.step, note)
-    data = saved.config.data
+    refuse_several({"--split": split is not None, "--text": text is not None})
     if text is None and (encoding is not None or text_key is not None or unknown == "skip"):
         raise RequestError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")
-    if text is not None:
-        refuse_text_key([text], text_key)
-        refuse_encoding([text], encoding)
-    given = text is not None and holds_examples(data, text, text_key)
-    has_completions = given or (text is None and data.format in ("pairs", "chat"))
-    given_names = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}
-    asked = [option for option, value in given_names.items() if value is not None]
+    of_completions = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}
+    asked = [option for option, value in of_completions.items() if value is not None][:1]
+    refuse_several({"--no-completions": completions is False, **dict.fromkeys(asked, True)})
+    path = find_one(run, run_option)
+    saved = open_checkpoint(path, note, "any")
+    note_better_checkpoint(path, saved.step, note)
+    data, texts, part, skip = saved.config.data, [] if text is None else [text], split or "val", unknown == "skip"
+    refuse_text_key(texts, text_key)
+    refuse_encoding(texts, encoding)
+    is_given = text is not None and holds_examples(data, text, text_key)
+    has_completions = is_given or (text is None and data.format in ("pairs", "chat"))
     if not has_completions and (completions or asked):
-        option = "--completions" if completions else asked[0]
-        raise RequestError(f"{option} is for a run that learned pairs or chats, on examples")
-    if completions is False and asked:
-        raise RequestError(f"--no-completions does not go with {asked[0]}, which is about how they are written")
+        raise RequestError(f"{[*asked, '--completions'][0]} is for a run that learned pairs or chats, on examples")
     if out is not None:
         require_writable(out)
-        refuse_overwriting(out, [*data.sources, *data.val_sources, *([text] if text is not None else [])], "--out")
-    skip = unknown == "skip"
+        refuse_overwriting(out, [*data.sources, *data.val_sources, *texts], "--out")
     if saved.config.task.kind == "classes":
-        from gpt_cli.cli.class_output import print_classes
-
-        print_classes(saved, text, split, device, json=json, encoding=encoding, text_key=text_key, skip_unknown=skip)
+        print_classes(saved, text, part, device, json=json, encoding=encoding, text_key=text_key, skip_unknown=skip)
         return
-    writes = completions is not False and has_completions
-    if writes:
+    if writes := has_completions and completions is not False:
         require_sacrebleu()
     others = None
-    if text is not None and given:
+    if text is not None and is_given:
         data = data.model_copy(update={"encoding": encoding or data.encoding})
         others = read_given_examples(text, data, saved.tokenizer, skip_unknown=skip, note=note)
+    with gc_paused():
+        from gpt_cli.evaluation.evaluate_run import evaluate_run
+
     options = ReaderOptions(encoding or "utf-8", text_key or "text")
-    measured = evaluate_run(
-        saved.path, text, device, split=split, skip_unknown=skip, note=note, options=options, examples=others
-    )
-    figures = measured.figures()
+    figures = evaluate_run(
+        saved.path, text, device, split=part, skip_unknown=skip, note=note, options=options, examples=others
+    ).figures()
     if writes:
-        figures |= measure_completions(
+        measured, written = measure_completions(
             saved,
-            split,
-            device,
-            beams=beams,
-            max_examples=examples,
+            part,
+            lambda prompts: _complete(saved, prompts, beams, device),
+            others=others,
+            limit=examples,
             baselines=baselines,
-            out=out,
-            other_examples=others,
         )
-    if json:
-        print_json(figures)
-    else:
-        print(
-            render_pairs(
-                {name: figure for name, figure in figures.items() if not name.endswith("bleu") or figure is not None}
-            )
-        )
+        _keep(written, out)
+        if measured["bleu"] is None:
+            note("no reference has four words in a row, so there is no BLEU")
+        figures |= measured
+    shown = {name: figure for name, figure in figures.items() if not name.endswith("bleu") or figure is not None}
+    print_json(figures) if json else print(render_pairs(shown))
+
+
+def _complete(saved: Checkpoint, prompts: Sequence[list[int]], beams: int | None, device: Device) -> list[str]:
+    """The completion that the model writes after each prompt, by greedy or beam search."""
+    sampling = SamplingParams(
+        max_new_tokens=saved.config.model.context_length,
+        temperature=0.0,
+        stop=(saved.config.data.completion_end,),
+        beams=beams,
+    )
+    with working("writing completions"):
+        _, texts = generate_texts(saved, prompts, sampling, 1, _AT_ONCE, device, "auto", "fp32")
+        return [text.text() for (text,) in texts]
+
+
+def _keep(written: Sequence[Completion], out: Path | None) -> None:
+    """Write a JSON line for each completion."""
+    if out is not None:
+        replace_file(out, "".join(f"{dumps(asdict(one), ensure_ascii=False)}\n" for one in written).encode())
+        note(f"wrote {out}")
