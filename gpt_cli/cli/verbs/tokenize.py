@@ -21,7 +21,7 @@ from gpt_cli.cli.options.data_options import (
 )
 from gpt_cli.cli.options.fit_config import resolve_source, run_name
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.cli.process import Interrupted, interruptible_progress
+from gpt_cli.cli.process import interruptible_progress
 from gpt_cli.cli.tokenize_output import describe, describe_encoding, print_tokenized
 from gpt_cli.config import DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import learn_tokenizer, tokenize_corpus
@@ -158,9 +158,6 @@ def tokenize(
     except UnknownCharacters as error:
         way_out = {} if tokenizer else {"kind": "set", "keys": ["tokenizer.kind"], "choices": ["byte"]}
         raise RequestError(error.message, **way_out) from error
-    except Interrupted as stop:
-        note(stop.message)
-        return stop.exit_code
     print_json(result) if json else print_tokenized(result)
     return 0
 
