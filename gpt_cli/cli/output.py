@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from gpt_cli.errors import RequestError
 from gpt_cli.terminal.escape import escape_control_chars
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+PictureOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")]
+PageOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")]
 
 _LISTED = 10  # characters that a note spells out
 

@@ -3,6 +3,9 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config, load_config
@@ -14,6 +17,7 @@ from gpt_cli.errors import RequestError
 from gpt_cli.files.kinds import CONFIG
 from gpt_cli.run.run_files import run_of
 
+JobsOption = Annotated[int | None, typer.Option(min=1, max=1024, help="Runs side by side; default: one per core.")]
 _LENGTHS = ("train.steps", "train.max_minutes")
 
 

@@ -1,14 +1,38 @@
-"""The config of a verb: changes and files told apart, and the file, or the defaults, under the changes."""
+"""The config of a verb: its arguments, files and overrides told apart, and the config that they are."""
 
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.ineffective_keys import note_without_effect
 from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.config.keys import fields, sections
 from gpt_cli.errors import RequestError
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file.", show_default=False)]
+OverridesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="section.key=value",
+        help="Config keys to override.",
+        show_default=False,
+        autocompletion=complete_change,
+    ),
+]
+ConfigOrDefaultsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CONFIG|section.key=value",
+        help="A config file, and keys to override. [default: the defaults]",
+        show_default=False,
+        autocompletion=complete_change,
+    ),
+]
 
 
 def is_override(argument: str) -> bool:

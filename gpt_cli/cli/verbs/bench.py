@@ -5,21 +5,12 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import config_or_defaults
+from gpt_cli.cli.options.config_argument import ConfigOrDefaultsArgument, config_or_defaults
 from gpt_cli.cli.output import JsonOption, note, print_json
 
 
 def bench(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CONFIG|section.key=value",
-            help="A config file, and changes to it. [default: the default model on builtin:python-docs]",
-            show_default=False,
-            autocompletion=complete_change,
-        ),
-    ] = None,
+    arguments: ConfigOrDefaultsArgument = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to measure steps.")] = 10.0,
     json: JsonOption = False,
 ) -> None:

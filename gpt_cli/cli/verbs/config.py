@@ -8,8 +8,13 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.help_format import App
-from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import config_or_defaults, file_first, is_override, load_effective
+from gpt_cli.cli.options.config_argument import (
+    OverridesArgument,
+    config_or_defaults,
+    file_first,
+    is_override,
+    load_effective,
+)
 from gpt_cli.cli.options.data_options import refuse_twice
 from gpt_cli.cli.options.fit_config import fit_to_this_machine, run_name
 from gpt_cli.cli.options.ineffective_keys import note_without_effect
@@ -41,10 +46,7 @@ def config(context: typer.Context) -> None:
 @app.command()
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE|RUN", help="A config file, or a run.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="section.key=value", help="Config keys to override.", autocompletion=complete_change),
-    ] = None,
+    overrides: OverridesArgument = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with each key's meaning.")] = False,
 ) -> None:
     """Print every key, its value and its origin: the defaults, a line of the file, or an override.
@@ -83,24 +85,10 @@ def init(
         str | None,
         typer.Argument(metavar="TEXT", help="A text file, folder, glob or token store.", show_default=False),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="section.key=value",
-            help="Values for the config.",
-            show_default=False,
-            autocompletion=complete_change,
-        ),
-    ] = None,
+    overrides: OverridesArgument = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where to write; - prints. [default: config.yaml, or named after TEXT]",
-            show_default=False,
-        ),
+        typer.Option("--output", "-o", metavar="FILE", help="- prints. [default: config.yaml, or named after TEXT]"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:

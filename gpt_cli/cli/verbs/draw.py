@@ -5,8 +5,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import config_or_defaults
+from gpt_cli.cli.options.config_argument import ConfigOrDefaultsArgument, config_or_defaults
 from gpt_cli.cli.output import note
 from gpt_cli.errors import RequestError
 
@@ -18,15 +17,7 @@ def draw(
         _What,
         typer.Argument(metavar="WHAT", help="scaling, mask, positions, activations, muon, schedule or filters."),
     ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CONFIG|section.key=value",
-            help="A config file, and changes to it. [default: the defaults]",
-            show_default=False,
-            autocompletion=complete_change,
-        ),
-    ] = None,
+    arguments: ConfigOrDefaultsArgument = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf. [default: WHAT.png]")
     ] = None,

@@ -6,15 +6,13 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.options.run_options import RunsArgument, RunsOption, find_many
-from gpt_cli.cli.output import note
+from gpt_cli.cli.output import PictureOption, note
 
 
 def plot(
     runs: RunsArgument = None,
     run_options: RunsOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
-        "loss.png"
-    ),
+    output: PictureOption = Path("loss.png"),
     y: Annotated[
         Literal["loss", "bpb", "lr", "grad_norm", "throughput", "accuracy"],
         typer.Option(

@@ -6,15 +6,13 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.run_options import RunsArgument, RunsOption, find_many
-from gpt_cli.cli.output import note
+from gpt_cli.cli.output import PageOption, note
 
 
 def report(
     runs: RunsArgument = None,
     run_options: RunsOption = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="An .html file.")] = Path(
-        "report.html"
-    ),
+    output: PageOption = Path("report.html"),
     baselines: Annotated[
         bool, typer.Option(help="Read the text of each run again, for n-gram models and compressors to compare with.")
     ] = True,

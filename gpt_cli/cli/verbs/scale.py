@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.budget import seconds_of
+from gpt_cli.cli.options.budget import JobsOption, seconds_of
 from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.train_request import resolve
 from gpt_cli.cli.output import JsonOption, note, print_json
@@ -26,15 +26,10 @@ def scale(
     ],
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for all runs together, such as 2h.")] = "1h",
     device_flops: Annotated[
-        float | None,
-        typer.Option(min=1e9, max=1e19, help="Advise for a device of X operations a second, such as 4e14."),
+        float | None, typer.Option(min=1e9, max=1e19, help="Advise for a device of X FLOP/s, such as 4e14.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to keep it all; default: scales/ and the run's name.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Runs side by side; default: one per core, or one.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep it; default: scales/NAME.")] = None,
+    jobs: JobsOption = None,
     json: JsonOption = False,
 ) -> int:
     """Fit a scaling law to small runs: which size, how many tokens, and what loss to expect in which time.

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.budget import seconds_of
+from gpt_cli.cli.options.budget import JobsOption, seconds_of
 from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import file_first
+from gpt_cli.cli.options.config_argument import ConfigArgument, file_first
 from gpt_cli.cli.options.ineffective_keys import missing_condition, note_without_effect
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
@@ -25,7 +25,7 @@ _WITHOUT_LOSS = ("sample.", "log.", "checkpoint.", "runtime.watchdog_minutes")
 
 
 def sweep(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config to train.")],
+    config: ConfigArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -35,19 +35,11 @@ def sweep(
             autocompletion=complete_change,
         ),
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Runs of each setting, with other seeds; default: 3.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start no run that would end later than, say, 30m or 2h.")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds for each setting; default: 3.")] = None,
+    budget: Annotated[str | None, typer.Option(metavar="TIME", help="Start no run that would end later.")] = None,
     max_runs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train at most N runs.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to keep it all; default: sweeps/ and the config's name.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Runs side by side; default: one per core, or per GPU.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where to keep it; default: sweeps/NAME.")] = None,
+    jobs: JobsOption = None,
     json: JsonOption = False,
 ) -> int:
     """Train a config under other values, with several seeds, and report which differences are beyond seed noise.

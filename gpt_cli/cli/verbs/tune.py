@@ -6,20 +6,14 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import file_first, load_effective
-from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.cli.options.config_argument import ConfigArgument, OverridesArgument, file_first, load_effective
+from gpt_cli.cli.output import JsonOption, PictureOption, note, print_json
 
 
 def tune(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The config to train.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="section.key=value", help="Config keys to override.", autocompletion=complete_change),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf.")] = Path(
-        "lr.png"
-    ),
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    output: PictureOption = Path("lr.png"),
     steps: Annotated[int, typer.Option(min=10, max=10_000, help="Steps over which the rate grows.")] = 100,
     json: JsonOption = False,
 ) -> None:
