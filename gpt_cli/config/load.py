@@ -46,7 +46,7 @@ _OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"model": {"rope_rounding": "po
 _YAML = (".yaml", ".yml")
 _RECENT = 2 * 10**9  # nanoseconds
 _texts: dict[Path, tuple[tuple[int, ...], str]] = {}
-"""What was read of a file, and the file's stamp."""
+"""{file: its stamp, its text}"""
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:

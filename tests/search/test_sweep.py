@@ -229,7 +229,7 @@ def test_its_runs_are_those_of_gpt_train_and_the_best_config_trains_as_it_stands
         "sweep", "tiny.yaml", "optim.lr=0.005,0.02", "model.mlp=gelu,relu", "--seeds", "3", "--max-runs", "9"
     )
     assert extended_outcome.rc == 0, extended_outcome.stderr
-    assert "3 runs are left, as --max-runs 9 is reached" in extended_outcome.stderr
+    assert "3 runs left, as --max-runs 9 is reached" in extended_outcome.stderr
     other_axes_outcome = gpt_here("sweep", "tiny.yaml", "optim.lr=0.005,0.04", "model.mlp=gelu,relu", "--seeds", "2")
     assert other_axes_outcome.rc == 2
     assert "here:  optim.lr=0.005,0.04" in other_axes_outcome.stderr
@@ -403,7 +403,7 @@ def test_a_signal_has_the_runs_saved_and_the_same_command_goes_on(folder: Path, 
     process.send_signal(number)
     _, stderr = process.communicate()
     assert process.returncode == 128 + number, stderr
-    assert b"goes on from here" in stderr
+    assert b"resumes from here" in stderr
     steps_at_stop = logged(home)
     started_runs = [run for run in home.glob("*-seed=*") if read_metrics(run)]
     assert started_runs

@@ -9,10 +9,15 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.ineffective_keys import note_without_effect
+from gpt_cli.cli.output import note
 from gpt_cli.config import Config, load_config, parse_config
-from gpt_cli.config.keys import fields, sections
+from gpt_cli.config.conditions import missing_condition, recipe_has_effect
+from gpt_cli.config.keys import dotted_keys, fields, get_key, sections
+from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
 from gpt_cli.errors import RequestError
+from gpt_cli.run.run_files import run_of
+
+_FOLLOWING = ("data.split", "sample.prefix", "sample.suffix", "sample.stop")  # data.format, whatever they are set to
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file.", show_default=False)]
 OverridesArgument = Annotated[
@@ -77,3 +82,23 @@ def config_or_defaults(arguments: Sequence[str]) -> Config:
     config = parse_config("", "the defaults", overrides)
     note_without_effect(config, overrides)
     return config
+
+
+def note_without_effect(config: Config, overrides: Sequence[str], file: Path | None = None) -> None:
+    """Note each key that has no effect in `config`, of those that `overrides` and the config `file` set.
+
+    The config of a run holds every key, and is left alone.
+    """
+    of_run = file is None or enclosing_run(file) is not None or run_of(config) is not None
+    text = "" if file is None or of_run else read_config_file(file)
+    written = dotted_keys(merge_layers(text, str(file), ()).values)
+    changes = merge_layers("", "the overrides", overrides)
+    asked = {key: changes.value(tuple(key.split("."))) for key in dotted_keys(changes.values)}
+    for key, field in fields().items():
+        is_changed = key in written | asked.keys() and get_key(config, key) != field.default
+        if is_changed and (needed := missing_condition(config, key)) is not None:
+            note(f"{key} has no effect here: it needs {needed}")
+        elif key in _FOLLOWING and key in asked and asked[key] != get_key(config, key):
+            note(f"{key} has no effect here: it follows from data.format and data.documents")
+    if "recipe" in asked and not recipe_has_effect(config):
+        note("recipe has no effect here: the config sets all of its keys")

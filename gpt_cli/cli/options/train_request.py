@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpt_cli.cli.options.budget import lift_budget, refuse_another_length
-from gpt_cli.cli.options.config_argument import is_override
+from gpt_cli.cli.options.config_argument import is_override, note_without_effect
 from gpt_cli.cli.options.data_options import refuse_twice
 from gpt_cli.cli.options.fit_config import fit_to_this_machine, resolve_source, run_name
-from gpt_cli.cli.options.ineffective_keys import note_without_effect
 from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config, dump_config, load_config, parse_config, to_yaml_scalar

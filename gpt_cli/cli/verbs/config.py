@@ -14,10 +14,10 @@ from gpt_cli.cli.options.config_argument import (
     file_first,
     is_override,
     load_effective,
+    note_without_effect,
 )
 from gpt_cli.cli.options.data_options import refuse_twice
 from gpt_cli.cli.options.fit_config import fit_to_this_machine, run_name
-from gpt_cli.cli.options.ineffective_keys import note_without_effect
 from gpt_cli.cli.options.train_request import FITTED
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.config import annotate_config, comment, dump_config, explain, json_schema, parse_config, to_yaml_scalar

@@ -8,9 +8,9 @@ import typer
 
 from gpt_cli.cli.options.budget import JobsOption, seconds_of
 from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import ConfigArgument, file_first
-from gpt_cli.cli.options.ineffective_keys import missing_condition, note_without_effect
+from gpt_cli.cli.options.config_argument import ConfigArgument, file_first, note_without_effect
 from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.config.conditions import missing_condition
 from gpt_cli.errors import ExitCode, RequestError
 from gpt_cli.files.locations import refuse_dash, to_slug
 from gpt_cli.report.sweep_text import render_sweep
