@@ -210,7 +210,7 @@ def test_a_ladder_goes_on_with_the_commit_of_the_data_set_that_it_began_with(
     ("arguments", "error"),
     [
         (["--budget", "soon"], "--budget must be a time"),
-        (["optim.lr=auto"], "a ladder chooses sizes and steps"),
+        (["optim.lr=auto"], "a ladder has one rate and its own steps"),
         (["--budget", "1s", "train.batch_size=512"], "is too small"),
     ],
 )
