@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from shlex import quote
+from traceback import walk_tb
 
 from gpt_cli.errors import ErrorKind, RequestError, UserError
 
@@ -36,12 +37,13 @@ _OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
 def add_hint(
     error: UserError, options: Collection[str], *, takes_keys: bool = False, command: str | None = None
 ) -> None:
-    """Give `error` the hint of its class; that of a wrong command line is the help of `command`.
+    """Give `error` the hint of its class; if the command line is wrong, the help of `command`.
 
     Keys are written as `options` of the command, where it has them, unless it takes keys itself.
     """
     options = () if takes_keys else options
-    names = {key: option_for(key) if "." in key and option_for(key) in options else key for key in error.keys}
+    spelled = {key: _OPTIONS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}" for key in error.keys}
+    names = {key: option if "." in key and option in options else key for key, option in spelled.items()}
     for key, name in names.items() if error.where is None else ():  # else it is written in the file there
         error.message = error.message.replace(key, name)
     if error.hint is not None:
@@ -56,10 +58,13 @@ def add_hint(
             error.choices = ()  # nothing that this command takes
         else:
             error.hint = hint
-    elif isinstance(error, RequestError) and not (error.choices or error.where or error.keys or error.path):
-        error.hint = command and f"{command} --help"
+    elif command and _is_usage(error):
+        error.hint = f"{command} --help"
 
 
-def option_for(key: str) -> str:
-    """The option that a command may have for a config key."""
-    return _OPTIONS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}"
+def _is_usage(error: UserError) -> bool:
+    """True for a request that the command line itself refuses, without anything that may have been meant."""
+    if not isinstance(error, RequestError) or error.choices or error.where or error.keys or error.path:
+        return False
+    *_, (raising, _) = walk_tb(error.__traceback__)
+    return str(raising.f_globals["__name__"]).startswith("gpt_cli.cli.")
