@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from gpt_cli.cli.hints import add_hint
-from gpt_cli.cli.usage import takes_changes, unknown_command, usage_error, without_removed_options
+from gpt_cli.cli.usage import takes_changes, unknown_command, usage_error
 from gpt_cli.errors import RequestError, UserError
 
 _OTHERS = "Options"
@@ -26,6 +26,8 @@ class _Errors:
             self.refuse_empty(ctx, given)
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except typer.TyperException as error:
+            from gpt_cli.config.removed import without_removed_options
+
             if (kept := without_removed_options(ctx.command_path, given)) != given:
                 return self.parse_args(ctx, kept)
             raise usage_error(error, ctx, given) from error

@@ -1,6 +1,5 @@
 """Turn Typer's usage errors into ours, with suggestions for names used by other tools."""
 
-from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -45,28 +44,6 @@ def unknown_command(path: str, name: str, known: Sequence[str]) -> RequestError:
 def takes_changes(command: Any) -> bool:
     """True if a command takes `section.key=value`."""
     return any("section.key=value" in (parameter.metavar or "") for parameter in command.params)
-
-
-def without_removed_options(path: str, arguments: Sequence[str]) -> list[str]:
-    """The `arguments` of the command `path` without removed options. Raises RequestError for one in use."""
-    from gpt_cli.config.removed import REMOVED
-    from gpt_cli.config.yaml_reader import resolve_scalar
-
-    kept, rest = [], deque(arguments)
-    while rest and rest[0] != "--":
-        word = rest.popleft()
-        option, equals, value = word.partition("=")
-        value = value if equals or not rest else rest[0]
-        for name in (f"{path} {option} {value}", f"{path} {option}"):
-            if (row := REMOVED.get(name)) is not None:
-                if not (equals or rest) or not (row.is_off(value) or row.is_off(resolve_scalar(value))):
-                    raise RequestError(row.sentence(name))
-                if not equals:
-                    rest.popleft()
-                break
-        else:
-            kept.append(word)
-    return [*kept, *rest]
 
 
 def _options_like(option: str, command: Any, arguments: Sequence[str]) -> list[str]:

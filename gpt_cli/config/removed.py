@@ -4,12 +4,13 @@ A removed setting at its off value is dropped silently: the config.yaml of every
 Any other value is one error, from a config, the command line, Python and the server alike.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from gpt_cli.config.yaml_reader import ConfigError, ParsedYaml
+from gpt_cli.config.yaml_reader import ConfigError, ParsedYaml, resolve_scalar
 from gpt_cli.errors import RequestError
 
 P = ParamSpec("P")
@@ -114,6 +115,25 @@ def accept_removed(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+def without_removed_options(command: str, arguments: Sequence[str]) -> list[str]:
+    """The `arguments` of `gpt VERB` without removed options. Raises RequestError for one that asks for something."""
+    kept, rest = [], deque(arguments)
+    while rest and rest[0] != "--":
+        word = rest.popleft()
+        option, equals, value = word.partition("=")
+        value = value if equals or not rest else rest[0]
+        name = next((name for name in (f"{command} {option} {value}", f"{command} {option}") if name in REMOVED), None)
+        if name is None:
+            kept.append(word)
+            continue
+        is_given, row = equals or rest, REMOVED[name]
+        if not is_given or not (row.is_off(value) or row.is_off(resolve_scalar(value))):
+            raise RequestError(row.sentence(name))
+        if not equals:
+            rest.popleft()
+    return [*kept, *rest]
 
 
 def removed_uses(document: ParsedYaml) -> Iterator[ConfigError]:

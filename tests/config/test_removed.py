@@ -10,10 +10,9 @@ import pytest
 import gpt_cli
 from gpt_cli.cli.main import main
 from gpt_cli.cli.repl import SETTINGS
-from gpt_cli.cli.usage import without_removed_options
 from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.config.keys import fields, replace_keys
-from gpt_cli.config.removed import REMOVED, SAMPLING, TABLE
+from gpt_cli.config.removed import REMOVED, SAMPLING, TABLE, without_removed_options
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.sampling.sampling_params import SamplingOptions
