@@ -213,5 +213,5 @@ def test_a_directory_named_like_a_file_is_refused_and_the_hint_helps(tmp_path, c
     run = make_run({}, TOKENIZERS["bpe"])
     checkpoint = str(save(tmp_path / "run", 7, run.model.state_dict(), {}, {}, run.config, run.tokenizer))
     assert main(["export", checkpoint, str(tmp_path / "model.gguf"), "--to", "hf"]) == 2
-    assert f"name a directory: {tmp_path / 'model'}" in capsys.readouterr().err
+    assert f"did you mean {tmp_path / 'model'}?" in capsys.readouterr().err
     assert main(["export", checkpoint, str(tmp_path / "model"), "--to", "hf"]) == 0

@@ -241,5 +241,5 @@ def test_the_suffix_says_the_format_and_the_name_the_run(exported, tmp_path, mon
     assert main(["import", "gguf", "runs/small"]) == 2
     assert "runs/small is a directory, not a GGUF file" in capsys.readouterr().err
     assert main(["import", "hf", "small.gguf", "runs/x"]) == 2
-    assert "hint: gpt import small.gguf runs/x" in capsys.readouterr().err
+    assert "hint: gpt import small.gguf RUN\n" in capsys.readouterr().err
     assert main(["import", "a", "b", "c"]) == 2

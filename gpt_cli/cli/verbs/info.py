@@ -2,16 +2,17 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import typer
 
 from gpt_cli.cli.options.complete import complete_change
+from gpt_cli.cli.options.config_argument import file_first, load_effective
 from gpt_cli.cli.options.run_options import RunOption, one_run
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
-from gpt_cli.files.kinds import CONFIG, kind_of
+from gpt_cli.files.kinds import kind_of
+from gpt_cli.run.find_run import find_run
 
 
 def info(
@@ -29,54 +30,34 @@ def info(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Say how large a model is, what training it costs, and how far a run has come.
+    """Report how large a model is, what training it costs, and how far a run has come.
 
     Example: gpt info configs/quickstart.yaml model.n_layer=8
     """
-    from gpt_cli.cli.options.config_argument import file_first, load_effective
-    from gpt_cli.report.info_view import render_info, render_share
-    from gpt_cli.run.find_run import find_run
-    from gpt_cli.run.model_info import info_of_config, info_of_run
-
-    share = None
+    changes = overrides or []
     if path is not None:
-        file, overrides = file_first("info", str(path), overrides or [])
+        file, changes = file_first("info", str(path), changes)
         path = Path(file)
-    path = one_run(path, run_option)
-    kind = None if path is None else kind_of(path)
-    if path is not None and (kind == "config" or (kind == "text" and path.is_file())):
-        config = load_effective(path, overrides or [])
-        figures = info_of_config(path, overrides or [], note)
-        if config.train.budget is not None:
-            note("train.budget chooses a model by measuring, when training starts: these figures are of what is set")
-        if devices is not None:
-            from gpt_cli.training.device_share import device_share
-
-            share = device_share(config, figures.vocab_size, devices)
+    path, config, share = one_run(path, run_option), None, None
+    if path is not None and (kind_of(path) == "config" or (kind_of(path) == "text" and path.is_file())):
+        config = load_effective(path, changes)
     elif devices is not None:
-        raise RequestError(
-            "--devices is for a config file: a run has been trained already",
-            hint=f"gpt info {_config_of(path)} --devices {devices}",
-        )
-    elif overrides and "=" not in overrides[0]:
-        raise RequestError(
-            f"one run or config at a time: {overrides[0]} is a second one", hint=f"gpt info {quote(overrides[0])}"
-        )
-    elif overrides:
-        raise RequestError(
-            f"a run has the config it has: {overrides[0]} cannot change it",
-            hint=f"change its config: gpt info {_config_of(path)} {quote(overrides[0])}",
-        )
+        raise RequestError("--devices is for a config file: a run has been trained already")
+    elif changes:
+        raise RequestError(f"a run has the config it has, and {changes[0]} cannot change it")
     else:
-        figures = info_of_run(find_run(path), note)
+        path = find_run(path)
+
+    from gpt_cli.report.info_view import render_info, render_share
+    from gpt_cli.run.model_info import info_of_config, info_of_run
+    from gpt_cli.training.device_share import device_share
+
+    figures = info_of_run(path, note) if config is None else info_of_config(path, changes, note)
+    if config is not None and config.train.budget is not None:
+        note("train.budget chooses a model by measuring, when training starts: these figures are of what is set")
+    if config is not None and devices is not None:
+        share = device_share(config, figures.vocab_size, devices)
     if json:
         print_json(asdict(figures) | ({} if share is None else {"per_device": asdict(share)}))
     else:
         print(render_info(figures) if share is None else f"{render_info(figures)}\n\n{render_share(share)}")
-
-
-def _config_of(run: Path | None) -> str:
-    """The config of a run as a shell reads it."""
-    from gpt_cli.run.find_run import find_run
-
-    return quote(str(find_run(run) / CONFIG))

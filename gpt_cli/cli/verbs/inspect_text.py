@@ -1,10 +1,13 @@
 """`gpt data inspect`: a text, looked over before a model learns from it."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from gpt_cli.analysis.inspection import inspect_text
+from gpt_cli.analysis.split_text import SplitText
+from gpt_cli.analysis.text_report import advise
 from gpt_cli.cli.options.data_options import (
     TEXT_KEY,
     VAL_FRACTION,
@@ -18,11 +21,15 @@ from gpt_cli.cli.options.data_options import (
     data_config,
 )
 from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.config import Config, DataConfig, TokenizerConfig
+from gpt_cli.corpus.detect import propose_lines
+from gpt_cli.corpus.prepare import prepare_corpus
+from gpt_cli.corpus.store import MappedTokens, Tokens, TokenStore, find_store
 from gpt_cli.errors import RequestError
-
-if TYPE_CHECKING:
-    from gpt_cli.corpus.store import MappedTokens, Tokens
-    from gpt_cli.tokenizer import Tokenizer
+from gpt_cli.report.text_report_view import render_inspection
+from gpt_cli.report.window_view import CONTEXT_LENGTH, cut_window, render_window, window_json
+from gpt_cli.terminal.progress import stage_progress
+from gpt_cli.tokenizer import Tokenizer
 
 
 def inspect(
@@ -66,13 +73,6 @@ def inspect(
     if window is not None:
         _show_window(corpus, window, keys, json=json)
         return
-    from gpt_cli.analysis.inspection import inspect_text
-    from gpt_cli.analysis.split_text import SplitText
-    from gpt_cli.analysis.text_report import advise
-    from gpt_cli.corpus.detect import propose_lines
-    from gpt_cli.report.text_report_view import render_inspection
-    from gpt_cli.terminal.progress import stage_progress
-
     data = data_config(corpus, **keys)
     with stage_progress() as progress:
         text = SplitText.find(data, note, progress)
@@ -89,9 +89,6 @@ def inspect(
 
 
 def _show_window(corpus: list[str], index: int, keys: dict[str, Any], *, json: bool) -> None:
-    from gpt_cli.config import Config
-    from gpt_cli.report.window_view import CONTEXT_LENGTH, cut_window, render_window, window_json
-
     tokenizer, tokens = _training_tokens(corpus, keys)
     window = cut_window(tokens, index, Config().seed)
     if json:
@@ -101,24 +98,16 @@ def _show_window(corpus: list[str], index: int, keys: dict[str, Any], *, json: b
         print(render_window(window, tokenizer, place))
 
 
-def _training_tokens(corpus: list[str], keys: dict[str, Any]) -> "tuple[Tokenizer, Tokens | MappedTokens]":
+def _training_tokens(corpus: list[str], keys: dict[str, Any]) -> tuple[Tokenizer, Tokens | MappedTokens]:
     """The tokens of a store, or of a text as characters, of which only the window that is shown need be in memory."""
-    from gpt_cli.config import DataConfig, TokenizerConfig
-    from gpt_cli.corpus.prepare import prepare_corpus
-    from gpt_cli.corpus.store import TokenStore, find_store
-    from gpt_cli.terminal.progress import stage_progress
-
     path = find_store(corpus[0]) if len(corpus) == 1 else None
     if path is None:
         with stage_progress() as progress:
             data, characters = data_config(corpus, **keys), TokenizerConfig(kind="char")
             tokenized = prepare_corpus(data, characters, verify=False, note=note, progress=progress)
         return tokenized.tokenizer, tokenized.train
-    defaults = DataConfig()
-    if given := [key for key, value in keys.items() if value != getattr(defaults, key)]:
-        raise RequestError(
-            f"--{given[0].replace('_', '-')} is for texts: {path} is a token store, which was divided when it was made",
-            hint="leave it out",
-        )
+    if given := [key for key, value in keys.items() if value != getattr(DataConfig(), key)]:
+        option = f"--{given[0].replace('_', '-')}"
+        raise RequestError(f"{option} is for texts: {path} is a token store, which was divided when it was made")
     store = TokenStore.open(path)
     return store.tokenizer, store.mapped("train", verify=False)
