@@ -1,14 +1,16 @@
-"""The confusion matrix of a classifier as a table with shaded cells."""
+"""The confusion matrix of a classifier: a table with shaded cells, and one for the terminal."""
 
 from dataclasses import dataclass, field
 
 from gpt_cli.errors import Notify, UserError
-from gpt_cli.evaluation.classify_run import evaluate_classifier
+from gpt_cli.evaluation.classify_run import ClassReport, evaluate_classifier
 from gpt_cli.evaluation.text_classifier import TextClassifier
 from gpt_cli.report.run_record import RunRecord
 from gpt_cli.run.open_checkpoint import open_checkpoint
+from gpt_cli.terminal.table import render_pairs, render_table
 
 _MAX_LABELS = 40
+_MAX_COLUMNS = 12  # on a terminal
 
 
 @dataclass(frozen=True)
@@ -42,3 +44,21 @@ def confusion_table(record: RunRecord, note: Notify) -> ConfusionTable:
     counts = report.evaluation.confusion.tolist()
     rows = [[(count, count / max(1, sum(row))) for count in row] for row in counts]
     return ConfusionTable(report.labels, rows, sentence)
+
+
+def render_classes(report: ClassReport) -> str:
+    """The figures, and the matrix; of many labels the pairs that are confused most."""
+    counts, names = report.evaluation.confusion, report.labels
+    if len(names) <= _MAX_COLUMNS:
+        rows = [
+            [f"{number} {name}", *row, sum(row)]
+            for number, (name, row) in enumerate(zip(names, counts.tolist(), strict=True))
+        ]
+        matrix = render_table(rows, header=["true \\ chosen", *map(str, range(len(names))), "all"])
+    else:
+        cells = [
+            (int(counts[i, j]), names[i], names[j]) for i in range(len(names)) for j in range(len(names)) if i != j
+        ]
+        wrong = sorted(cells, key=lambda cell: -cell[0])[:_MAX_COLUMNS]
+        matrix = render_table([cell for cell in wrong if cell[0]], header=["texts", "true", "chosen"], right={0})
+    return f"{render_pairs(report.figures())}\n\n{matrix}"

@@ -1,6 +1,6 @@
 """`gpt eval`: the exact loss of a trained model, and what it writes after the prompts of pairs and chats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from gpt_cli.cli.class_output import print_classes
 from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
@@ -44,10 +43,7 @@ def evaluate(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A text to evaluate on instead; of pairs, chats and labels, a file of the run's own kind.",
-        ),
+        typer.Option(metavar="FILE", help="Another text; of pairs, chats and labels, a file of the run's own kind."),
     ] = None,
     unknown: UnknownOption = "error",
     encoding: Annotated[str | None, typer.Option(help="Of --text. [default: utf-8; of labels, the run's]")] = None,
@@ -120,7 +116,8 @@ def evaluate(
         require_writable(out)
         refuse_overwriting(out, [*data.sources, *data.val_sources, *texts], "--out")
     if saved.config.task.kind == "classes":
-        print_classes(saved, text, part, device, json=json, encoding=encoding, text_key=text_key, skip_unknown=skip)
+        changes = {key: value for key, value in {"encoding": encoding, "text_key": text_key}.items() if value}
+        _print_classes(saved, text, part, device, changes, skip_unknown=skip, json=json)
         return
     if writes := has_completions and completions is not False:
         require_sacrebleu()
@@ -150,6 +147,30 @@ def evaluate(
         figures |= measured
     shown = {name: figure for name, figure in figures.items() if not name.endswith("bleu") or figure is not None}
     print_json(figures) if json else print(render_pairs(shown))
+
+
+def _print_classes(
+    saved: Checkpoint,
+    text: str | None,
+    split: Literal["val", "test"],
+    device: Device,
+    changes: Mapping[str, str],
+    *,
+    skip_unknown: bool,
+    json: bool,
+) -> None:
+    """Evaluate a run that learned classes; `changes` to its data section say how `text` is read."""
+    if changes.get("text_key") == saved.config.data.label_key:
+        raise RequestError(f"--text-key and the run's data.label_key are both '{changes['text_key']}'")
+    with gc_paused():
+        from gpt_cli.evaluation.classify_run import evaluate_classifier
+        from gpt_cli.evaluation.text_classifier import TextClassifier
+        from gpt_cli.report.confusion_table import render_classes
+
+    data = saved.config.data.model_copy(update=dict(changes))
+    classifier = TextClassifier.of(saved, device, note)
+    report = evaluate_classifier(saved, classifier, text, split, note, data, skip_unknown=skip_unknown)
+    print_json(report.to_json()) if json else print(render_classes(report))
 
 
 def _complete(saved: Checkpoint, prompts: Sequence[list[int]], beams: int | None, device: Device) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gpt_cli.cli.options.data_options import (
+    TEXT_KEY,
+    VAL_FRACTION,
     DocumentsOption,
     EncodingOption,
     SplitOption,
@@ -20,9 +22,8 @@ from gpt_cli.cli.options.data_options import (
     data_config,
 )
 from gpt_cli.cli.options.fit_config import resolve_source, run_name
-from gpt_cli.cli.output import JsonOption, note, print_json
+from gpt_cli.cli.output import JsonOption, note, print_json, write_text
 from gpt_cli.cli.process import interruptible_progress
-from gpt_cli.cli.tokenize_output import describe, describe_encoding, print_tokenized
 from gpt_cli.config import DataConfig, TokenizerConfig
 from gpt_cli.corpus.prepare import learn_tokenizer, tokenize_corpus
 from gpt_cli.corpus.small_file import as_request_error
@@ -33,6 +34,7 @@ from gpt_cli.files import DamagedError
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import INT32_MAX, SUBWORD_KINDS, Pattern, TokenizerKind
+from gpt_cli.report.tokens_view import describe_encoding, describe_tokens, render_tokens
 from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.loader import load_configured
 
@@ -49,19 +51,14 @@ def tokenize(
     ] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            min=257, max=1_000_000, help="How many tokens a BPE has, the 256 bytes included. [default: by the text]"
-        ),
+        typer.Option(min=257, max=1_000_000, help="Tokens of a BPE, the 256 bytes included. [default: by the text]"),
     ] = None,
     pattern: Annotated[
         Pattern | None, typer.Option(help="How text is split before BPE merges. [default: by the text]")
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Take this one: a tokenizer.json, GPT-2's encoder.json and vocab.bpe, or a tiktoken rank file.",
-        ),
+        typer.Option(metavar="FILE", help="A ready one: tokenizer.json, GPT-2's encoder.json, a tiktoken rank file."),
     ] = None,
     train_bytes: Annotated[
         int | None, typer.Option(min=1, max=INT32_MAX, help="How much text BPE learns from. [default: 100,000,000]")
@@ -70,15 +67,12 @@ def tokenize(
         Literal["error", "token"], typer.Option(help="What --kind char does with a character that it lacks.")
     ] = "error",
     min_count: Annotated[
-        int,
-        typer.Option(
-            min=1, max=INT32_MAX, help="How often a character must occur, else --unknown token stands for it."
-        ),
+        int, typer.Option(min=1, max=INT32_MAX, help="Occurrences that give a character a token of its own.")
     ] = 1,
     allow_special: Annotated[
         bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
     ] = False,
-    val_fraction: ValFractionOption = 0.1,
+    val_fraction: ValFractionOption = VAL_FRACTION,
     test_fraction: TestFractionOption = 0.0,
     split: SplitOption = "characters",
     val_source: ValSourceOption = None,
@@ -88,19 +82,13 @@ def tokenize(
     ] = None,
     documents: DocumentsOption = None,
     encoding: EncodingOption = "utf-8",
-    text_key: TextKeyOption = "text",
+    text_key: TextKeyOption = TEXT_KEY,
     processes: Annotated[
-        int | None,
-        typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]"),
+        int | None, typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Where the tokens go. [default: such as tokens/book-bpe1024]",
-        ),
+        typer.Option("--out", "-o", metavar="DIR", help="Where the tokens go. [default: such as tokens/book-bpe1024]"),
     ] = None,
     text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
     ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show what these ids mean, as in '1 2 3'.")] = None,
@@ -148,7 +136,7 @@ def tokenize(
         if data is not None and out is not None:
             tokenized = _write_tokens(data, config, out, processes)
             used = tokenized.tokenizer
-            result |= describe(tokenized, out)
+            result |= describe_tokens(tokenized, out)
         else:
             used = _learn(data, config)
         if text is not None:
@@ -158,7 +146,7 @@ def tokenize(
     except UnknownCharacters as error:
         way_out = {} if tokenizer else {"kind": "set", "keys": ["tokenizer.kind"], "choices": ["byte"]}
         raise RequestError(error.message, **way_out) from error
-    print_json(result) if json else print_tokenized(result)
+    print_json(result) if json else write_text(f"{render_tokens(result)}\n")
     return 0
 
 

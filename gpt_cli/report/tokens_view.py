@@ -1,9 +1,8 @@
-"""Output of `gpt tokenize` about a corpus, a text or ids: objects for JSON, and tables."""
+"""Tokens of a corpus, a text or ids: objects for JSON, and tables for the terminal."""
 
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.cli.output import write_text
 from gpt_cli.corpus.tokenize_pipeline import Tokenized
 from gpt_cli.terminal.table import render_pairs, render_table
 from gpt_cli.tokenizer import BPETokenizer, Tokenizer
@@ -14,7 +13,7 @@ _SHOWN = 10  # longest tokens, and merges
 _UNITS = ("characters", "bytes", "tokens")
 
 
-def describe(corpus: Tokenized, out: Path) -> dict[str, Any]:
+def describe_tokens(corpus: Tokenized, out: Path) -> dict[str, Any]:
     """Statistics of a corpus's tokens, as --json prints them."""
     tokenizer, counts = corpus.tokenizer, corpus.counts
     splits: dict[str, dict[str, Any]] = {
@@ -60,28 +59,25 @@ def _readable(token: bytes) -> str:
     return token.decode(errors="backslashreplace")
 
 
-def print_tokenized(result: dict[str, Any]) -> None:
-    """Print the tables of `result`, as JSON has it."""
+def render_tokens(result: dict[str, Any]) -> str:
+    """The tables of `result`, as JSON has it; the text of ids as it is."""
+    parts = []
     if "splits" in result:
         splits: dict[str, dict[str, Any]] = result["splits"]
         rows = [
             (unit.replace("_", " "), *(part[unit] for part in splits.values())) for unit in (*_UNITS, "bytes_per_token")
         ]
-        print(render_table(rows, header=("", *splits)))
-        print()
         longest = " ".join(f"'{token['text']}'" for token in result["longest_tokens"])
         pairs: dict[str, object] = {"tokenizer": result["kind"], "ids": f"{result['vocab_size']:,}"}
         if (unknown := result["unknown_characters"]) is not None:
             share = unknown / splits["all"]["characters"]
             pairs["unknown"] = f"{unknown:,} characters ({share:.2%}) became {UNKNOWN}, which cannot be decoded"
         pairs |= {"unused ids": f"{len(result['unused_ids']):,}", "longest tokens": longest}
-        print(render_pairs(pairs))
+        parts += [render_table(rows, header=("", *splits)), "", render_pairs(pairs)]
     if result.get("merges"):
-        print()
         rows = [(f"'{m['left']}' + '{m['right']}'", m["id"], m["count"]) for m in result["merges"]]
-        print(render_table(rows, header=("first merges", "id", "occurs")))
+        parts += ["", render_table(rows, header=("first merges", "id", "occurs"))]
     if (encoding := result.get("encoding")) is not None:
         pieces = " ".join(f"'{piece}'" for piece in encoding["pieces"])
-        print(render_pairs({"ids": " ".join(map(str, encoding["ids"])), "tokens": pieces}))
-    if (decoding := result.get("decoding")) is not None:
-        write_text(decoding + "\n")
+        parts.append(render_pairs({"ids": " ".join(map(str, encoding["ids"])), "tokens": pieces}))
+    return "\n".join([*parts, *([result["decoding"]] if "decoding" in result else [])])
