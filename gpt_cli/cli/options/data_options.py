@@ -53,35 +53,32 @@ def data_config(corpus: list[str], **keys: Any) -> DataConfig:
     refuse_encoding(corpus, keys["encoding"])
     for source in corpus:
         refuse_unless(TEXTS - {"config"} if _is_config(source) else TEXTS, source, "text")
-    refuse_twice(corpus)
     if (weights := keys.get("weights")) and len(weights) != len(corpus):
         raise RequestError(f"--weight is given {plural(len(weights), 'time')} for {plural(len(corpus), 'text')}")
     config = config_of_options({"data": {"source": corpus[0] if len(corpus) == 1 else corpus, **keys}})
+    refuse_twice(corpus)
     return pin_config(config, note).data  # all passes over a text are then of one commit
 
 
 def _is_config(source: str) -> bool:
     """True for the file of a config; other YAML is text as any other."""
     try:
-        return (
-            kind_of(source) == "config" and Path(source).is_file() and bool(load_config(Path(source)).model_fields_set)
-        )
+        return kind_of(source) == "config" and bool(load_config(Path(source)).model_fields_set)
     except UserError:
         return False
 
 
 def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:
     """Raise RequestError for a key of records, given by `option`, where all of `corpus` is plain text."""
-    files = _files(corpus)
-    if text_key not in (None, TEXT_KEY) and files and not any(inner_suffix(file) in RECORD_SUFFIXES for file in files):
+    files = [] if text_key in (None, TEXT_KEY) else _files(corpus)
+    if files and not any(inner_suffix(file) in RECORD_SUFFIXES for file in files):
         raise RequestError(f"{option} is for {', '.join(RECORD_SUFFIXES)}, and {files[0]} is plain text")
 
 
 def refuse_encoding(corpus: Iterable[str], encoding: str | None, option: str = "--encoding") -> None:
     """Raise RequestError for an encoding, given by `option`, where all of `corpus` is always UTF-8."""
-    files = _files(corpus)
-    is_default = encoding is None or encoding.lower().replace("-", "") == "utf8"
-    if not is_default and files and all(inner_suffix(file) in UTF8_SUFFIXES for file in files):
+    files = [] if encoding is None or encoding.lower().replace("-", "") == "utf8" else _files(corpus)
+    if files and all(inner_suffix(file) in UTF8_SUFFIXES for file in files):
         raise RequestError(f"{option} is for texts and CSV: {files[0]} is always UTF-8")
 
 

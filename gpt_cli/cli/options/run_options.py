@@ -43,4 +43,4 @@ def find_one(argument: Path | None, option: Path | None) -> Path:
 
 def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None) -> list[Path]:
     """The runs that were named, those of `--run` last; without any the newest. Raises as `find_run` does."""
-    return [find_run(run) for run in [*(arguments or ()), *(options or ())] or [None]]
+    return [find_run(run) for run in [*(arguments or ()), *(options or ())]] or [find_run(None)]

@@ -105,13 +105,15 @@ def evaluate(
     path = find_one(run, run_option)
     saved = open_checkpoint(path, note, "any")
     note_better_checkpoint(path, saved.step, note)
-    data, texts, part, skip = saved.config.data, [] if text is None else [text], split or "val", unknown == "skip"
+    data, texts = saved.config.data, [] if text is None else [text]
+    part, skip = split or "val", unknown == "skip"
     refuse_text_key(texts, text_key)
     refuse_encoding(texts, encoding)
     is_given = text is not None and holds_examples(data, text, text_key)
     has_completions = is_given or (text is None and data.format in ("pairs", "chat"))
     if not has_completions and (completions or asked):
-        raise RequestError(f"{[*asked, '--completions'][0]} is for a run that learned pairs or chats, on examples")
+        option = asked[0] if asked else "--completions"
+        raise RequestError(f"{option} is for a run that learned pairs or chats, on examples")
     if out is not None:
         require_writable(out)
         refuse_overwriting(out, [*data.sources, *data.val_sources, *texts], "--out")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from gpt_cli.cli.hints import option_for
 from gpt_cli.cli.options.data_options import (
     TEXT_KEY,
     VAL_FRACTION,
@@ -144,8 +145,9 @@ def tokenize(
         if ids is not None:
             result["decoding"] = _decode(used, ids)
     except UnknownCharacters as error:
-        way_out = {} if tokenizer else {"kind": "set", "keys": ["tokenizer.kind"], "choices": ["byte"]}
-        raise RequestError(error.message, **way_out) from error
+        known = ["byte"] if tokenizer is None else []
+        keys = ["tokenizer.kind"]
+        raise RequestError(error.message, kind="set" if known else None, keys=keys, choices=known) from error
     print_json(result) if json else write_text(f"{render_tokens(result)}\n")
     return 0
 
@@ -157,8 +159,7 @@ def _tokenizer_config(**values: Any) -> TokenizerConfig:
         values["kind"] = values["kind"] or found
     values["kind"] = values["kind"] or ("char" if values["vocab_size"] is None else "bpe")
     config = config_of_options({"tokenizer": {key: value for key, value in values.items() if value is not None}})
-    of_subwords = {"--pattern": "pattern", "--train-bytes": "train_bytes", "--allow-special": "allow_special"}
-    given = [option for option, key in of_subwords.items() if values[key]]
+    given = [option_for(key) for key in ("pattern", "train_bytes", "allow_special") if values[key]]
     if given and config.tokenizer.kind not in SUBWORD_KINDS:
         raise RequestError(f"{given[0]} is only for --kind bpe, and this is {config.tokenizer.kind}")
     return config.tokenizer
