@@ -49,7 +49,7 @@ def test_each_of_the_twenty_answers_names_a_file_and_what_it_defines() -> None:
 
 def test_each_file_on_the_way_to_the_forward_pass_imports_the_next() -> None:
     match = re.search(
-        r"to the forward pass in `(.+?)`: (.+?), which", (ROOT / "README.md").read_text("utf-8"), re.DOTALL
+        r"to the forward pass in `(.+?)`: (.+?), which", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL
     )
     assert match is not None
     files = re.findall(r"`([\w/]+\.py)`", match[2])

@@ -1,67 +1,100 @@
-"""Every command of the README runs, its outputs have the shape it shows, and its tour of files is true."""
+"""Every command of the README runs, its outputs have the shape it shows, and the map of the code is true."""
 
+import io
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import ROOT, run_python
+from gpt_cli.cli.main import app
+from tests.support.command import ROOT, parse_arguments, run_python
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+FEW = ("train.steps=2", "train.batch_size=2", "model.n_embd=32")
 # Training takes a minute on the page; here it is the same, of a few steps. Likewise what measures.
 SHORT = {
     "gpt train --config configs/quickstart.yaml": ("train.steps=4",),
     "gpt train book.txt": ("train.steps=4",),
-    "gpt bench configs/quickstart.yaml --seconds 3": ("--seconds", "0.1", "train.batch_size=2", "model.n_embd=32"),
-    "gpt tune configs/quickstart.yaml --steps 60 -o lr.png": ("--steps", "10", "train.batch_size=2", "model.n_embd=32"),
+    "gpt train runs/quickstart train.steps=800": ("train.steps=6",),
+    "gpt train book.txt train.budget=10m run_dir=runs/budget": ("train.budget=3s", "model.n_layer=1", "model.n_embd=8"),
+    "gpt train book.txt train.init_from=runs/quickstart lora.rank=8": ("train.steps=2",),
+    "gpt train chats.jsonl": FEW,
+    "gpt train reviews.csv task.kind=classes": FEW,
+    "gpt tune configs/quickstart.yaml --steps 60 -o lr.png": ("--steps", "10", *FEW[1:]),
+    "gpt sweep configs/quickstart.yaml optim.lr=0.01,0.02 --seeds 3": ("--seeds", "1", "--jobs", "1", *FEW),
+    "gpt bench configs/quickstart.yaml --seconds 3": ("--seconds", "0.1", *FEW[1:]),
 }
-ELSEWHERE = {"gpt selftest --quick": "selftest/test_selftest.py"}  # runs it, with --json
+# Which file runs it: a test, with further options, or a page whose commands are tested.
+ELSEWHERE = {
+    "gpt selftest --quick": "tests/selftest/test_selftest.py",
+    "gpt train --config configs/quickstart.yaml run_dir=runs/two train.micro_batch_size=1 --devices 2": (
+        "docs/howto/devices.md"
+    ),
+}
+SHOWN = {"gpt scale configs/quickstart.yaml --budget 2h", "gpt serve runs/quickstart"}  # their arguments are checked
 BOOK = "Once upon a time there was a mouse, and it lived in a shoe.\n" * 100
+CHAT = '{"messages": [{"role": "user", "content": "Hi %d"}, {"role": "assistant", "content": "Hello"}]}\n'
+REVIEW = "a fine film %d,good\na dull film %d,bad\n"
 
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences."""
+    """What stands between two fences, or a row of the table of commands."""
 
     language: str
     text: str
 
     def commands(self) -> list[tuple[str, str]]:
         """Each command with the output that the page shows, in their order; a `text` block has commands alone."""
+        if self.language == "row":
+            return [(self.text, "")]
         if self.language == "text":
             return [(line, "") for line in self.text.splitlines() if line.startswith("gpt ")]
         parts = re.split(r"^\$ (.*)\n", self.text, flags=re.MULTILINE)[1:] if self.language == "console" else []
         return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-BLOCKS = [Block(*groups) for groups in re.findall(r"^```(\w+)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)]
+PIECES = re.finditer(
+    r"^```(?P<language>\w+)\n(?P<text>.*?)^```$|^\| [^|]+ \| `(?P<row>gpt [^`]+)` \|", README, re.DOTALL | re.MULTILINE
+)
+BLOCKS = [Block(piece["language"] or "row", piece["text"] or piece["row"]) for piece in PIECES]
 COMMANDS = [command for block in BLOCKS for command, _ in block.commands()]
 
 
 @pytest.fixture
-def work_dir(tmp_path: Path) -> Path:
-    """A folder with what a clone has, and a book."""
+def work_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what a clone has, a book, chats, labelled texts, and nobody at the keyboard."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     (tmp_path / "book.txt").write_text(BOOK)
+    (tmp_path / "chats.jsonl").write_text("".join(CHAT % number for number in range(40)))
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "".join(REVIEW % (number, number) for number in range(40)))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     return tmp_path
 
 
 def test_every_command_runs_in_the_order_of_the_page_and_so_does_the_python(gpt_here, work_dir):
-    assert sum(command.startswith("gpt ") for command in COMMANDS) >= 18
+    assert sum(command.startswith("gpt ") for command in COMMANDS) >= 36
     assert sum(block.language == "python" for block in BLOCKS) == 1
+    assert SHOWN | {*SHORT} | {*ELSEWHERE} <= {*COMMANDS}
     for block in BLOCKS:
         if block.language == "python":
             assert len(run_python(block.text, work_dir)) >= 100
         for command, expected in block.commands():
             if not command.startswith("gpt "):
                 continue
+            if command in SHOWN:
+                parse_arguments(shlex.split(command)[1:])
+                continue
             if command in ELSEWHERE:
                 words = ", ".join(f'"{word}"' for word in shlex.split(command)[1:])
-                assert f"gpt({words}" in (ROOT / "tests" / ELSEWHERE[command]).read_text()
+                text = (ROOT / ELSEWHERE[command]).read_text(encoding="utf-8")
+                assert f"gpt({words}" in text or f"\n$ {command}\n" in text
                 continue
             outcome = gpt_here(*shlex.split(command)[1:], *SHORT.get(command, ()))
             assert outcome.rc == 0, f"{command}\n{outcome.stderr}"
@@ -76,6 +109,13 @@ def words_of(text: str) -> list[list[str]]:
     return [line for line in lines if line]
 
 
+def test_every_verb_has_a_command_on_the_page():
+    import typer
+
+    verbs = set(typer.main.get_command(app).commands)
+    assert verbs == {command.split()[1] for command in COMMANDS if command.startswith("gpt ")}
+
+
 def test_every_other_command_is_a_target_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text()
     other_commands = {command for command in COMMANDS if not command.startswith("gpt ")}
@@ -85,18 +125,18 @@ def test_every_other_command_is_a_target_of_the_makefile():
 
 
 def test_every_path_of_the_page_is_there():
-    table = README[README.index("## The files") :]
-    for path in re.findall(r"`((?:gpt_cli|configs|data|docs|tests|bench|cli|training|model)/[\w./]*)`", table):
-        assert (ROOT / path).exists() or (ROOT / "gpt_cli" / path).exists(), path
+    for page in (README, CONTRIBUTING):
+        for path in re.findall(r"`((?:gpt_cli|configs|data|docs|tests|bench|cli|training|model|cpu)/[\w./]*)`", page):
+            assert (ROOT / path).exists() or (ROOT / "gpt_cli" / path).exists(), path
+        for link in re.findall(r"\]\(([^)]+)\)", page):
+            assert (ROOT / link.partition("#")[0]).exists(), link
     for package in (path for path in (ROOT / "gpt_cli").iterdir() if path.is_dir() and path.name != "__pycache__"):
-        assert f"`gpt_cli/{package.name}/`" in README, package
-    for link in re.findall(r"\]\(([^)]+)\)", README):
-        assert (ROOT / link).exists(), link
+        assert f"`gpt_cli/{package.name}/`" in CONTRIBUTING, package
 
 
 def test_every_shipped_config_has_its_line():
     for config in (ROOT / "configs").glob("*.yaml"):
-        assert f"`{config.name}`" in README, config.name
+        assert f"| `{config.name}` |" in README, config.name
 
 
 @pytest.mark.slow
