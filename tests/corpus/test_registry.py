@@ -533,11 +533,8 @@ def test_an_archive_of_pairs_that_is_not_as_expected_is_one_error_and_leaves_not
     ("form", "command"),
     [
         ({}, "gpt train corpus:known"),
-        (
-            {"tar_folder": "x", "labels": ("a", "b")},
-            "gpt train --config FILE task.kind=classes data.source=corpus:known",
-        ),
-        ({"zip_pair": ("a", "b")}, "gpt train --config FILE data.format=pairs data.source=corpus:known"),
+        ({"tar_folder": "x", "labels": ("a", "b")}, "gpt train corpus:known task.kind=classes"),
+        ({"zip_pair": ("a", "b")}, "gpt train corpus:known data.format=pairs"),
     ],
 )
 def test_the_command_that_data_get_ends_with_trains_on_that_kind_of_corpus(
@@ -559,6 +556,6 @@ def test_the_command_that_data_get_ends_with_trains_on_that_kind_of_corpus(
         write_file(folder / corpus.file_name, [text.encode()])
     assert main(["data", "get", "known"]) == 0
     assert command in capsys.readouterr().err
-    (tmp_path / "FILE").write_text("{model: {n_layer: 1, n_head: 1, n_embd: 16, context_length: 64}}")
-    overrides = ["train.steps=1", "train.batch_size=2", "sample.every=null", "model.n_layer=1", "model.n_embd=16"]
-    assert main([*command.split()[1:], *overrides, "model.n_head=1", "run_dir=run"]) == 0, capsys.readouterr().err
+    sizes = ["model.n_layer=1", "model.n_embd=16", "model.n_head=1", "model.context_length=64", "train.batch_size=2"]
+    once = ["train.steps=1", "sample.every=null", "run_dir=run"]
+    assert main([*command.split()[1:], *sizes, *once]) == 0, capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_filters_keep_the_likeliest_tokens_and_what_they_leave_sums_to_one() -> 
     [
         (["everything"], "error: invalid value for 'WHAT'"),
         (["mask", "-o", "mask.gif"], "error: a picture is written as .png, .svg, .pdf, not as mask.gif\n"),
-        (["mask", "a.yaml", "b.yaml"], "error: give one config, not 2\nhint: gpt draw mask configs/quickstart.yaml\n"),
+        (["mask", "a.yaml", "b.yaml"], "error: give one config, not 2\nhint: gpt draw --help\n"),
         (["mask", "model.windov=3"], "error: "),
     ],
 )

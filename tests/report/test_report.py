@@ -375,7 +375,7 @@ def test_the_verb_writes_the_page(runs: Path, capsys: pytest.CaptureFixture[str]
             ["report", "runs/chars/checkpoints/step-00000006"],
             "error: runs/chars/checkpoints/step-00000006 is a checkpo",
         ),
-        (["diff", "runs/chars"], "error: a difference is between two runs or more"),
+        (["diff", "runs/chars"], "error: give two runs or more to compare"),
     ],
 )
 def test_a_wrong_request_is_refused_with_code_2(

@@ -1,4 +1,4 @@
-"""`gpt diff`: how runs differ."""
+"""`gpt diff`: the differences of runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def diff(
     run_options: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say how runs differ: in results, config, text and environment.
+    """Show how runs differ: in results, config, text and environment.
 
     What they have in common is left out. Of two runs, the last column is the change from the first to the second, for
     figures that can be better or worse.
@@ -28,10 +28,7 @@ def diff(
     from gpt_cli.report.run_record import read_records
 
     if len([*(runs or ()), *(run_options or ())]) < 2:
-        raise RequestError("a difference is between two runs or more", hint="gpt diff RUN RUN")
+        raise RequestError("give two runs or more to compare")
     records = read_records(find_many(runs, run_options), note)
     differences = compare(records)
-    if json:
-        print_json(to_json(records, differences))
-    else:
-        print(render_differences(records, differences))
+    print_json(to_json(records, differences)) if json else print(render_differences(records, differences))

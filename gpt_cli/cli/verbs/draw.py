@@ -1,20 +1,17 @@
 """`gpt draw`: pictures of what a config means, from the code that does it."""
 
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 
 from gpt_cli.cli.options.config_argument import ConfigOrDefaultsArgument, config_or_defaults
 from gpt_cli.cli.output import note
-from gpt_cli.errors import RequestError
-
-_What = Literal["scaling", "mask", "positions", "activations", "muon", "schedule", "filters"]
 
 
 def draw(
     what: Annotated[
-        _What,
+        Literal["scaling", "mask", "positions", "activations", "muon", "schedule", "filters"],
         typer.Argument(metavar="WHAT", help="scaling, mask, positions, activations, muon, schedule or filters."),
     ],
     arguments: ConfigOrDefaultsArgument = None,
@@ -22,10 +19,10 @@ def draw(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="A .png, .svg or .pdf. [default: WHAT.png]")
     ] = None,
 ) -> None:
-    """Draw what a part of a config means, by the very code that trains and samples.
+    """Draw the effect of a part of a config, with the code that trains and samples.
 
-    scaling: why scores are divided by the root of the width of a head; mask: which keys a query sees; positions: what
-    sinusoids and rotations tell; activations: those of the MLP; muon: what orthogonalising does to an update;
+    scaling: why scores are divided by the root of the width of a head; mask: which keys a query sees; positions:
+    sinusoids and rotations; activations: those of the MLP; muon: the effect of orthogonalization on an update;
     schedule: the learning rate over the run; filters: what temperature, top-k, top-p and min-p leave. No run is
     needed, and the same config gives the same bytes.
 
@@ -34,8 +31,6 @@ def draw(
     from gpt_cli.report.explain_plots import draw_part
     from gpt_cli.report.figure_io import check_output
 
-    if other := next((word for word in arguments or () if word in get_args(_What) and not Path(word).exists()), None):
-        raise RequestError("gpt draw makes one picture at a time", hint=f"gpt draw {what} && gpt draw {other}")
     path = output or Path(f"{what}.png")
     check_output(path)
     draw_part(what, config_or_defaults(arguments or ()), path)

@@ -1,4 +1,4 @@
-"""`gpt plot`: the course of runs as a picture."""
+"""`gpt plot`: the curves of runs as a picture."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,16 +15,14 @@ def plot(
     output: PictureOption = Path("loss.png"),
     y: Annotated[
         Literal["loss", "bpb", "lr", "grad_norm", "throughput", "accuracy"],
-        typer.Option(
-            help="What is drawn; bpb: bits per byte, by which any two models compare; accuracy: of task.kind=classes."
-        ),
+        typer.Option(help="The curve; bpb: bits per byte, which compare any two models; accuracy: of classifiers."),
     ] = "loss",
-    x: Annotated[Literal["step", "tokens", "bytes", "time"], typer.Option(help="What it is drawn over.")] = "step",
+    x: Annotated[Literal["step", "tokens", "bytes", "time"], typer.Option(help="The horizontal axis.")] = "step",
     log_x: Annotated[bool, typer.Option("--log-x", help="Draw the horizontal axis logarithmically.")] = False,
     log_y: Annotated[bool, typer.Option("--log-y", help="Draw the vertical axis logarithmically.")] = False,
     width: Annotated[float, typer.Option(metavar="INCHES", help="3.4 suits a column of a paper.", min=2, max=40)] = 8,
 ) -> None:
-    """Draw the training and validation loss of one or more runs, or another of their curves, for a paper.
+    """Plot the training and validation loss of one or more runs, or another of their curves, for a paper.
 
     The same runs give the same bytes. `gpt report` makes a page of all the curves instead.
 

@@ -14,12 +14,12 @@ def report(
     run_options: RunsOption = None,
     output: PageOption = Path("report.html"),
     baselines: Annotated[
-        bool, typer.Option(help="Read the text of each run again, for n-gram models and compressors to compare with.")
+        bool, typer.Option(help="Read the text of each run again, to compare with n-gram models and compressors.")
     ] = True,
 ) -> None:
-    """Write one page about one or more runs: a file that needs no network and no script.
+    """Write an HTML report on one or more runs: one file that needs no network and no script.
 
-    What was trained, on what, how well, and how it went: curves, samples, config, environment, events. Several runs
+    Corpus, model, results and the course of training: curves, samples, config, environment, events. Several runs
     stand side by side, with their differences.
 
     Example: gpt report runs/small runs/large -o report.html
