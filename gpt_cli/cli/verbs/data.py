@@ -39,10 +39,8 @@ def list_corpora(json: JsonOption = False) -> None:
     here = {name: path for name, path in paths.items() if os.path.exists(path)}
     if json:
         keys = ("name", "about", "url", "size", "sha256", "licence", "split")
-        facts = [
-            {key: getattr(corpus, key) for key in keys} | {"path": here.get(corpus.name)} for corpus in registry.CORPORA
-        ]
-        print_json({"corpora": facts})
+        facts = [{key: getattr(corpus, key) for key in keys} for corpus in registry.CORPORA]
+        print_json({"corpora": [{**about, "path": here.get(about["name"])} for about in facts]})
         return
     rows = [
         (corpus.name, format_size(corpus.size), "yes" * (corpus.name in here), f"{corpus.about}; {corpus.licence}")
