@@ -19,7 +19,7 @@ from gpt_cli.cli.help_format import App
 from gpt_cli.cli.lazy_group import LazyGroup
 from gpt_cli.cli.output import discard, note
 from gpt_cli.cli.process import SigTerm, exit_code_of
-from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError
+from gpt_cli.errors import OUT_OF_MEMORY_MESSAGES, ExitCode, RequestError, UserError, first_line
 from gpt_cli.files.os_errors import reason_of
 from gpt_cli.runtime.cpu_level import restrict_libraries
 
@@ -36,27 +36,19 @@ app = App(
 )
 
 
-def _print_version(requested: bool) -> None:
-    if requested:
-        print(f"gpt {__version__}")
-        raise typer.Exit
-
-
 @app.callback(invoke_without_command=True)
 def gpt(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks (also: GPT_DEBUG=1).")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
 ) -> None:
     """Train GPT language models on any text from the command line, and sample text from them.
 
     Start with `gpt train TEXT`, then `gpt sample`.
     """
-    if context.invoked_subcommand is None:
-        print(context.get_help())
-        return
+    if version or context.invoked_subcommand is None:
+        print(f"gpt {__version__}" if version else context.get_help())
+        raise typer.Exit
     try:
         os.getcwd()
     except OSError as error:  # MKL would end the process
@@ -159,26 +151,23 @@ def _wrapped_signal(error: Exception) -> KeyboardInterrupt | None:
 
 def _explain(error: Exception) -> UserError:
     """The error for the user behind an exception that no verb has translated: a limit of the machine, or a bug."""
-    message, hint = _limit(error) or (None, None)
-    if message is None:
-        explained = UserError(f"a bug in gpt: {type(error).__name__}: {_first_line(error)}")
-        explained.hint = None if _debugging() else _keep_traceback(error)
-        explained.exit_code = ExitCode.BUG
-    else:
-        explained = UserError(message, hint=hint)
+    limit = _limit(error)
+    message, hint = limit or (f"a bug in gpt: {type(error).__name__}: {first_line(error)}", _keep_traceback(error))
+    explained = UserError(message, hint=hint)
+    explained.exit_code = ExitCode.FAILED if limit else ExitCode.BUG
     explained.__cause__ = error
     return explained
 
 
 def _limit(error: Exception) -> tuple[str, str | None] | None:
     """(message, hint) of an exception that a limit of the machine has caused, else None."""
-    text = _first_line(error)
+    text = first_line(error)
     is_memory = isinstance(error, MemoryError) or any(message in text for message in OUT_OF_MEMORY_MESSAGES)
     match error:
         case ImportError() if any(message in str(error) for message in _CANNOT_MAP):
             return "there is too little memory to load a library", "allow the process more: ulimit -v"
         case _ if is_memory:
-            message = f"out of memory: {text}" if text else "out of memory"
+            message = "out of memory" + f": {text}" * (text != "MemoryError")
             return message, "lower train.micro_batch_size (same result) or model.n_embd, or raise ulimit -v"
         case OSError(errno=errno.EBADF) if isinstance(sys.stdout.name, int):
             return "standard output is closed", None  # `_open_standard_streams` opened this one by its number
@@ -195,12 +184,10 @@ def _limit(error: Exception) -> tuple[str, str | None] | None:
     return None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _keep_traceback(error: Exception) -> str:
-    """Write the traceback to a file for a bug report; return a hint that names it."""
+def _keep_traceback(error: Exception) -> str | None:
+    """Write the traceback to a file for a bug report, unless it is printed; return a hint that names it."""
+    if _debugging():
+        return None
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="gpt-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"

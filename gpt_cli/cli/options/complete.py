@@ -1,7 +1,7 @@
-"""Shell completion of the keys of a config with their values, of the names of corpora, and of checkpoints of a run."""
+"""Shell completion of config keys and values, of corpora, and of checkpoints. Typer drops what does not begin so."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import pairwise
@@ -32,21 +32,18 @@ def complete_in_bash(complete: Callable[[], int]) -> int:
 
 
 def complete_change(incomplete: str) -> list[tuple[str, str]]:
-    """(`section.key=`, its meaning) of each key that begins so, or after `=` the words that the key accepts.
+    """(`section.key=`, its meaning) of each key, or after `=` the words that the key accepts.
 
     Nothing for an empty word, so that a shell offers files.
     """
     from gpt_cli.config.keys import accepted_types, description, fields, schema_of
 
-    def offers() -> Iterator[tuple[str, str]]:
-        key, is_given, _ = incomplete.partition("=")
-        if is_given and key in fields():
-            words = (word for word in accepted_types(schema_of(key)) if " " not in word and word != "text")
-            yield from ((f"{key}={word}", "") for word in words)
-        elif incomplete:
-            yield from ((f"{name}=", description(field).partition(". ")[0]) for name, field in fields().items())
-
-    return [(word, meaning) for word, meaning in offers() if word.startswith(incomplete)]
+    key, is_given, _ = incomplete.partition("=")
+    if is_given and key in fields():
+        words = accepted_types(schema_of(key))
+        return [(f"{key}={word}", "") for word in words if " " not in word and word != "text"]
+    offered = fields().items() if incomplete else ()
+    return [(f"{name}=", description(field).partition(". ")[0]) for name, field in offered]
 
 
 def complete_checkpoint(incomplete: str) -> list[str]:
@@ -61,7 +58,7 @@ def complete_checkpoint(incomplete: str) -> list[str]:
 
 
 def complete_corpus(incomplete: str) -> list[str]:
-    """The names of the known corpora that begin so."""
+    """The names of the known corpora."""
     from gpt_cli.corpus.registry import CORPORA
 
-    return [corpus.name for corpus in CORPORA if corpus.name.startswith(incomplete)]
+    return [corpus.name for corpus in CORPORA]
