@@ -42,7 +42,7 @@ def gpt(
     debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks (also: GPT_DEBUG=1).")] = False,
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False,
 ) -> None:
-    """Train GPT language models on any text from the command line, and sample text from them.
+    """Train GPT language models on any text, on CPUs or GPUs, and sample, evaluate, export and serve them.
 
     Start with `gpt train TEXT`, then `gpt sample`.
     """
@@ -174,13 +174,13 @@ def _limit(error: Exception) -> tuple[str, str | None] | None:
         case OSError(errno=number, filename=name) if number in CANNOT_WRITE:
             return f"cannot write to {name or 'standard output'}: {error.strerror}", None
         case OSError(errno=int(), filename=str() | bytes() | os.PathLike() as name):
-            return f"cannot use {os.fspath(name)}: {reason_of(error, Path(os.fsdecode(name)))}", None
+            place = Path(os.fsdecode(name))
+            return f"cannot use {place}: {reason_of(error, place)}", None
         case UnicodeEncodeError(encoding=encoding) if encoding == sys.getfilesystemencoding() != "utf-8":
             return f"the name {error.object!r} cannot be used: this locale has names in {encoding}", IN_UTF_8
         case ImportError(name=str(module)) if (package := module.partition(".")[0]) not in ("", "gpt_cli"):
             is_of_python = package in sys.stdlib_module_names  # such as _ssl: Python was compiled without it
-            way_out = "install a Python that was built with it" if is_of_python else f"pip install {package}"
-            return f"cannot import {package}: {text}", way_out
+            return f"cannot import {package}: {text}", None if is_of_python else f"pip install {package}"
     return None
 
 

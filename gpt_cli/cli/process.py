@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import NoReturn
 
 import typer
@@ -20,8 +19,8 @@ from gpt_cli.cli.output import note
 def gc_paused() -> Iterator[None]:
     """Import torch, unless it has been, and keep the garbage collector off meanwhile.
 
-    The half million objects that its modules consist of stay. Looking through them again and again while they come
-    takes a sixth of their import, and a while again each time later: so they are set apart for good.
+    The half million objects of its modules stay. Looking through them again and again takes a sixth of their import,
+    and a while each time later, so they are set apart for good.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield
@@ -37,10 +36,9 @@ def gc_paused() -> Iterator[None]:
 def fast_exit(code: int) -> NoReturn:
     """End the process with `code`.
 
-    As the interpreter ends it, with two exceptions: where torch is loaded, or a thread still computes what nobody waits
-    for, nothing is taken apart, module by module, which takes a third of a second; and a signal ends it at once, with
-    the same code, since the work is done. What is registered to be done at the end is done, and what was printed is
-    out.
+    Exit handlers run and streams are flushed, as when the interpreter ends it, but where torch is loaded, or a thread
+    still computes what nobody waits for, modules are not taken apart, which takes a third of a second; and a signal
+    ends the process at once with the same code, since the work is done.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -68,7 +66,7 @@ def exit_code_of(stop: KeyboardInterrupt) -> int:
 def unwind_on_sigterm() -> Iterator[None]:
     """Raise SigTerm on SIGTERM."""
 
-    def terminate(_number: int, _frame: FrameType | None) -> None:
+    def terminate(*_: object) -> None:
         raise SigTerm
 
     previous = signal.signal(signal.SIGTERM, terminate)

@@ -1,5 +1,5 @@
-"""The verbs of `gpt`, a file each: it parses, imports the package that works when it runs, calls it, and prints.
+"""The verbs of `gpt`, a file each: it parses, calls the package that works, and prints.
 
 Read first: `train.py`.
-Never: imports torch or numpy at its head, nor has logic that Python users of the package would miss.
+Never: imports torch, matplotlib or a server at its head, nor has logic that Python users of the package would miss.
 """
