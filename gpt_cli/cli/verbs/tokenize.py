@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.cli.hints import option_for
 from gpt_cli.cli.options.data_options import (
     TEXT_KEY,
     VAL_FRACTION,
@@ -159,9 +158,11 @@ def _tokenizer_config(**values: Any) -> TokenizerConfig:
         values["kind"] = values["kind"] or found
     values["kind"] = values["kind"] or ("char" if values["vocab_size"] is None else "bpe")
     config = config_of_options({"tokenizer": {key: value for key, value in values.items() if value is not None}})
-    given = [option_for(key) for key in ("pattern", "train_bytes", "allow_special") if values[key]]
+    given = [key for key in ("pattern", "train_bytes", "allow_special") if values[key]]
     if given and config.tokenizer.kind not in SUBWORD_KINDS:
-        raise RequestError(f"{given[0]} is only for --kind bpe, and this is {config.tokenizer.kind}")
+        raise RequestError(
+            f"--{given[0].replace('_', '-')} is only for --kind bpe, and this is {config.tokenizer.kind}"
+        )
     return config.tokenizer
 
 
