@@ -1,21 +1,25 @@
-"""A generator or scorer from the options of `gpt sample`, `chat` and `score`; `TextGenerator` chooses its engine.
+"""From the options of a verb to a model that writes or scores; `TextGenerator` chooses its engine.
 
 Torch is imported only where it is that engine.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options.sampling_options import DtypeOption, EngineOption
+from gpt_cli.cli.options.model_options import DtypeOption, EngineOption
+from gpt_cli.cli.options.run_options import find_one
 from gpt_cli.cli.output import note
+from gpt_cli.evaluation.logprob_scorer import LogprobScorer, NativeScorer
 from gpt_cli.literals import Device
+from gpt_cli.run.checkpoint import Checkpoint
+from gpt_cli.run.open_checkpoint import Task, build_torch_model, open_checkpoint
+from gpt_cli.run.overfitting import note_better_checkpoint
+from gpt_cli.sampling import SamplingParams, TextStream
+from gpt_cli.sampling.text_generator import TextGenerator
 
 if TYPE_CHECKING:
-    from gpt_cli.evaluation.logprob_scorer import LogprobScorer
     from gpt_cli.model.gpt import GPT
-    from gpt_cli.run.checkpoint import Checkpoint
-    from gpt_cli.sampling import SamplingParams, TextStream
-    from gpt_cli.sampling.text_generator import TextGenerator
 
 # Multiply-adds of a pass from which more than one of torch's threads pay. They meet at each operation, and soon sleep
 # where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
@@ -23,40 +27,40 @@ if TYPE_CHECKING:
 WORTH_THREADS = 2**28
 
 
+def find_checkpoint(argument: Path | None, option: Path | None, task: Task = "language") -> tuple[Path, Checkpoint]:
+    """The run that was named, else the newest, and its checkpoint. Notes damaged checkpoints and a better one."""
+    path = find_one(argument, option)
+    saved = open_checkpoint(path, note, task)
+    note_better_checkpoint(path, saved.step, note)
+    return path, saved
+
+
 def generate_texts(
-    saved: "Checkpoint",
+    saved: Checkpoint,
     prompts: Sequence[Sequence[int]],
-    sampling: "SamplingParams",
+    sampling: SamplingParams,
     n: int,
     batch_size: int,
     device: Device,
     engine: EngineOption,
     weights: DtypeOption,
-    *,
-    plain_text: bool = False,
-) -> tuple[str, "Iterator[list[TextStream]]"]:
+) -> tuple[str, Iterator[list[TextStream]]]:
     """The engine's name, and `n` continuations of each prompt that are written while they are read.
 
-    Raises RequestError where the native engine is asked for and cannot write what is asked.
+    Raises RequestError where the native engine is asked for and does not support the request.
     """
+    is_plain = saved.config.data.format == "text"
     rows = sampling.beams or min(n * len(prompts), max(n, batch_size))
     if rows > 1:  # a long prompt of several texts is most of the work
         rows = max(rows, rows * max(map(len, prompts)) // max(1, sampling.max_new_tokens))
     generator = open_generator(saved, device, engine, weights, rows=rows)
-    return generator.generate(prompts, sampling, n, batch_size, plain_text=plain_text)
+    return generator.generate(prompts, sampling, n, batch_size, plain_text=is_plain)
 
 
 def open_generator(
-    saved: "Checkpoint",
-    device: Device,
-    engine: EngineOption,
-    weights: DtypeOption,
-    *,
-    rows: int | None,
-) -> "TextGenerator":
+    saved: Checkpoint, device: Device, engine: EngineOption, weights: DtypeOption, *, rows: int | None
+) -> TextGenerator:
     """The model, ready to write text after text: about this many `rows`, tokens, in a pass (None: many)."""
-    from gpt_cli.run.open_checkpoint import build_torch_model
-    from gpt_cli.sampling.text_generator import TextGenerator
 
     def build() -> "GPT":
         import torch
@@ -66,24 +70,14 @@ def open_generator(
             torch.set_num_threads(1)
         return model
 
-    return TextGenerator(
-        saved,
-        build,
-        device=device,
-        engine=engine,
-        weights=weights,
-        note=note,
-    )
+    return TextGenerator(saved, build, device=device, engine=engine, weights=weights, note=note)
 
 
-def open_scorer(saved: "Checkpoint", device: Device, engine: EngineOption, weights: DtypeOption) -> "LogprobScorer":
-    """The model, ready to say how likely a text is, by the engine that would write. Raises as `generate_texts` does."""
+def open_scorer(saved: Checkpoint, device: Device, engine: EngineOption, weights: DtypeOption) -> LogprobScorer:
+    """The model, ready to compute log-probabilities with the engine that would write. Raises as `generate_texts`."""
     generator = open_generator(saved, device, engine, weights, rows=None)
     if generator.uses_native_decoder() and generator.decoder is not None:
-        from gpt_cli.evaluation.logprob_scorer import NativeScorer
-
         return NativeScorer(generator.decoder)
-
     from gpt_cli.evaluation.torch_scorer import TorchScorer
 
     return TorchScorer(generator.model)

@@ -1,4 +1,4 @@
-"""The loop of `gpt chat`: read a line, do what it says or have the model go on, until there are no more."""
+"""The loop of `gpt chat`: read a line, run its command or continue it, until there are no more."""
 
 import json
 import os
@@ -6,24 +6,25 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from gpt_cli.cli.hints import add_hint
 from gpt_cli.cli.options.sampling_options import note_unmatched
 from gpt_cli.cli.output import note, write_text
-from gpt_cli.cli.unknown_characters import without_unknown
+from gpt_cli.cli.unknown_characters import UnknownChoice, without_unknown
 from gpt_cli.config.removed import removed_use
 from gpt_cli.errors import ExitCode, RequestError, UserError
+from gpt_cli.files import replace_file
 from gpt_cli.files.locations import refuse_dash
-from gpt_cli.sampling.sampling_params import SEEDS, SamplingOptions, SamplingParams, with_learned_end
+from gpt_cli.sampling import SamplingOptions, SamplingParams
+from gpt_cli.sampling.chat_template import TemplateConversation
+from gpt_cli.sampling.conversation import ContextWindow, Conversation
+from gpt_cli.sampling.sampling_params import SEEDS, with_learned_end
+from gpt_cli.sampling.text_generator import TextGenerator
 from gpt_cli.terminal.escape import escape_control_chars
-
-if TYPE_CHECKING:
-    from gpt_cli.sampling.chat_template import TemplateConversation
-    from gpt_cli.sampling.conversation import ContextWindow, Conversation
-    from gpt_cli.sampling.text_generator import TextGenerator
+from gpt_cli.terminal.words import plural
 
 HELP = """\
 text         the model goes on after it; an empty line: it goes on after its own
@@ -44,104 +45,80 @@ SETTINGS: dict[str, tuple[str, type[int] | type[float]]] = {
 """{command: (sampling option, type)}"""
 
 
+@dataclass
 class Repl:
-    """A chat. What cannot be done is one error, and the chat goes on."""
+    """A chat. A command that fails is one error, and the chat continues."""
 
-    def __init__(
-        self,
-        generator: "TextGenerator",
-        conversation: "Conversation | TemplateConversation",
-        sampling: SamplingParams,
-        learned_end: str,
-        *,
-        skip_unknown: bool,
-        raw: bool,
-    ) -> None:
-        self._generator, self._conversation, self._sampling = generator, conversation, sampling
-        self._learned_end = learned_end
-        self._skip_unknown, self._raw = skip_unknown, raw
-        self._typed = sys.stdin.isatty()
-        self._saved: set[Path] = set()  # files of this conversation, which may be written again
-        self._commands: dict[str, Callable[[str], None]] = {
-            "stop": self._set_stop,
-            "reset": self._reset,
-            "save": self._save,
-            "help": lambda _: note(HELP),
-        }
+    generator: TextGenerator
+    conversation: Conversation | TemplateConversation
+    sampling: SamplingParams
+    learned_end: str
+    unknown: UnknownChoice
+    raw: bool
+    _saved: set[Path] = field(default_factory=set)
+    """Files of this conversation, which may be written again."""
 
     def run(self) -> int:
-        """Until the end of the input or /quit. Returns 2 where a line from a pipe could not be followed, else 0."""
-        failed = False
+        """Until the end of the input or /quit. Returns 2 where a line from a pipe failed, else 0."""
+        failed, typed = False, sys.stdin.isatty()
         with suppress(AttributeError):  # a standard input of somebody else's making
             sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
-        if self._typed:
+        if typed:
             with suppress(ImportError):
                 import readline  # noqa: F401 - gives `input` a history and its keys
         while True:
             try:
-                line = self._read()
+                line = _read_line(typed)
                 if line is None or line.strip().partition(" ")[0] in ("/quit", "/exit"):
-                    return ExitCode.USAGE if failed and not self._typed else ExitCode.DONE
+                    return ExitCode.USAGE if failed and not typed else ExitCode.DONE
                 self._follow(line)
             except UserError as error:
                 failed = True
                 add_hint(error, ["--unknown"])
                 note(error.render())
             except KeyboardInterrupt:
-                if not self._typed:
+                if not typed:
                     raise
                 note("\n(Ctrl-D or /quit ends the chat)")
-
-    def _read(self) -> str | None:
-        """The next line; None at the end. Only who types is prompted, and not on a stdout that is no terminal."""
-        if self._typed and sys.stdout.isatty():
-            try:
-                return input("> ")
-            except EOFError:
-                print()
-                return None
-        if self._typed:
-            print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        return line.removesuffix("\n").removesuffix("\r") if line else None
 
     def _follow(self, line: str) -> None:
         if not line.startswith("/") or line.startswith("//"):
             self._answer(line.removeprefix("/") if line.startswith("//") else line)
             return
+        commands: dict[str, Callable[[str], None]] = {"stop": self._stop, "reset": self._reset, "save": self._save}
         name, _, value = line.removeprefix("/").partition(" ")
         if name in SETTINGS:
             self._set(name, value.strip())
-        elif name in self._commands:
-            self._commands[name](value)
-        elif (problem := removed_use(f"gpt chat /{name}", value)) is not None:
-            raise RequestError(problem)
+        elif name == "help":
+            note(HELP)
+        elif name in commands:
+            commands[name](value)
         else:
-            raise RequestError(
-                f"there is no command /{escape_control_chars(name[:30])}",
-                hint="/help lists them; // begins a text that begins with /",
-            )
+            unknown = f"there is no command /{escape_control_chars(name[:30])}; /help lists them"
+            raise RequestError(removed_use(f"gpt chat /{name}", value) or unknown)
 
     def _answer(self, message: str) -> None:
         """Generate the model's turn, and print it while it is being written."""
-        window = self._say(message)
-        _report_dropped(window)
-        seed, reason = self._sampling.seed, None
+        if message:
+            (known,) = without_unknown(self.generator.tokenizer, [message], self.unknown, "message")
+            window = self.conversation.say(known)
+        else:
+            window = self.conversation.continue_()
+        _note_dropped(window)
+        is_search, seed, reason = self.sampling.beams is not None, self.sampling.seed, None
         parts: list[str] = []
-        with interrupts(at_once=self._sampling.beams is not None) as interrupted:  # a search writes at its end alone
-            try:
-                _, texts = self._generator.generate([window.tokens], self._sampling)
+        with interrupts(at_once=is_search) as interrupted:  # a search writes at its end alone
+            with suppress(KeyboardInterrupt):
+                _, texts = self.generator.generate([window.tokens], self.sampling)
                 (text,) = next(texts)
                 for piece in text:
                     parts.append(piece)
-                    write_text(piece, self._raw)
+                    write_text(piece, self.raw)
                     if interrupted():
                         break
                 reason = text.finish_reason
-            except KeyboardInterrupt:
-                pass
-            self._conversation.answer("".join(parts), seed if self._sampling.beams is None else None)
-            self._sampling = self._sampling.replace({"seed": (seed + 1) % SEEDS})
+            self.conversation.answer("".join(parts), None if is_search else seed)
+            self.sampling = self.sampling.replace({"seed": (seed + 1) % SEEDS})
             if not (parts and parts[-1].endswith("\n")):
                 write_text("\n")
             if interrupted():
@@ -149,72 +126,71 @@ class Repl:
             elif reason == "end_of_text":
                 note("(the model ended its text)")
             else:
-                note_unmatched(self._sampling, [reason])
-
-    def _say(self, message: str) -> "ContextWindow":
-        """The context to continue."""
-        if not message:
-            return self._conversation.continue_()
-        (message,) = without_unknown(self._generator.tokenizer, [message], skip=self._skip_unknown, form="({})")
-        return self._conversation.say(message)
+                note_unmatched(self.sampling, [reason])
 
     def _set(self, name: str, value: str) -> None:
         key, kind = SETTINGS[name]
-        if self._sampling.beams is not None:
-            raise RequestError(f"/{name} has no effect with beam search", hint="gpt chat --beams 0")
+        if self.sampling.beams is not None:
+            raise RequestError(f"/{name} has no effect with beam search")
         if value:
             try:
-                number = kind(value)
+                options: SamplingOptions = {key: kind(value)}  # type: ignore[misc]
             except ValueError:
-                article = "a whole number" if kind is int else "a number"
-                raise RequestError(f"/{name} takes {article}, not '{escape_control_chars(value[:30])}'") from None
-            options: SamplingOptions = {key: number}  # type: ignore[misc]
-            self._sampling = self._sampling.replace(options)
-        now = getattr(self._sampling, key)
+                number = "a whole number" if kind is int else "a number"
+                raise RequestError(f"/{name} takes {number}, not '{escape_control_chars(value[:30])}'") from None
+            self.sampling = self.sampling.replace(options)
+        now = getattr(self.sampling, key)
         note(f"({key} is {'off' if now is None else now})")
 
-    def _set_stop(self, value: str) -> None:
+    def _stop(self, value: str) -> None:
         stop = value.replace("\\n", "\n")
-        self._sampling = self._sampling.replace(with_learned_end({"stop": (stop,) if stop else ()}, self._learned_end))
+        self.sampling = self.sampling.replace(with_learned_end({"stop": (stop,) if stop else ()}, self.learned_end))
         note(f"(an answer ends before {stop!r})" if stop else "(an answer ends nowhere before max_new_tokens)")
 
     def _reset(self, _: str) -> None:
-        self._conversation.reset()
+        self.conversation.reset()
         self._saved.clear()
         note("(everything is forgotten)")
 
     def _save(self, value: str) -> None:
-        from gpt_cli.files import replace_file
-
         if not value.strip():
-            raise RequestError("/save takes the name of a file", hint="/save chat.txt")
+            raise RequestError("/save takes the name of a file")
         path = Path(os.path.expanduser(value.strip()))
         refuse_dash(path, "a file")
         if path.exists() and path.resolve() not in self._saved:
-            raise RequestError(f"there is a file {path} already", hint="choose another name")
-        text = self._conversation.whole_text
-        if not self._conversation.text:
+            raise RequestError(f"there is a file {path} already")
+        talk = self.conversation
+        if not talk.text:
             raise RequestError("there is nothing to save: nothing was said yet")
+        text = talk.whole_text
         if path.suffix == ".jsonl":
-            system = self._conversation.system
-            turns: list[dict[str, object]] = [] if system is None else [{"system": system}]
-            turns += [{"said": t.user, "answer": t.answer, "seed": t.seed} for t in self._conversation.turns]
+            turns: list[dict[str, object]] = [] if talk.system is None else [{"system": talk.system}]
+            turns += [{"said": turn.user, "answer": turn.answer, "seed": turn.seed} for turn in talk.turns]
             text = "".join(json.dumps(turn) + "\n" for turn in turns)
         replace_file(path, text.encode())
         self._saved.add(path.resolve())
         note(f"(wrote {path})")
 
 
-def _report_dropped(seen: "ContextWindow") -> None:
-    """Print what no longer fits into the context."""
-    if seen.dropped_turns == 1:
-        note("(the oldest turn no longer fits into the context, and is forgotten)")
-    elif seen.dropped_turns:
-        note(f"(the oldest {seen.dropped_turns:,} turns no longer fit into the context, and are forgotten)")
-    if seen.dropped_tokens == 1:
-        note("(the first token no longer fits into the context, and is forgotten)")
-    elif seen.dropped_tokens:
-        note(f"(the first {seen.dropped_tokens:,} tokens no longer fit into the context, and are forgotten)")
+def _read_line(typed: bool) -> str | None:
+    """The next line; None at the end. Only who types is prompted, and not on a stdout that is no terminal."""
+    if typed and sys.stdout.isatty():
+        with suppress(EOFError):
+            return input("> ")
+        print()
+        return None
+    if typed:
+        print("> ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    return line.removesuffix("\n").removesuffix("\r") if line else None
+
+
+def _note_dropped(seen: ContextWindow) -> None:
+    """Note what no longer fits into the context."""
+    for count, first, noun in ((seen.dropped_turns, "oldest", "turn"), (seen.dropped_tokens, "first", "token")):
+        if count:
+            what = f"{noun} no longer fits" if count == 1 else f"{plural(count, noun)} no longer fit"
+            note(f"(the {first} {what} into the context, and {'is' if count == 1 else 'are'} forgotten)")
 
 
 @contextmanager

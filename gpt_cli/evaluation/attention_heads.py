@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.attention_capture import LayerAttention
 from gpt_cli.model.attention import causal_mask
 
@@ -44,6 +45,15 @@ def classify_heads(layers: Sequence[LayerAttention], tokens: Sequence[int]) -> l
         for layer in layers
         for head, weights in enumerate(layer.weights())
     ]
+
+
+def select_heads(heads: Sequence[Head], layers: Sequence[int] | None, numbers: Sequence[int] | None) -> list[Head]:
+    """The heads of these layers with these numbers; None: all. Raises RequestError for one that is not there."""
+    for name, selected in (("layer", layers), ("head", numbers)):
+        known = {getattr(head, name) for head in heads}
+        if missing := sorted(set(selected or ()) - known):
+            raise RequestError(f"there is no {name} {missing[0]}: they are numbered from 0 to {max(known)}")
+    return [head for head in heads if (not layers or head.layer in layers) and (not numbers or head.head in numbers)]
 
 
 def classify_head(

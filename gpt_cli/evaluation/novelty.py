@@ -12,29 +12,44 @@ from gpt_cli.corpus.store import MappedTokens, Tokens
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_corpus import load_run_corpus
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import Tokenizer
 
 GRAMS = (8, 20)
+_SHOWN = 40  # characters of a span
 _CHUNK = 1 << 20  # tokens or bytes at once
 _SEPARATOR, _GAP = b"\xff", b"\xfe"  # never in UTF-8: no match spans one
 _HASHES = 1 << 20  # the highest 20 bits of a product
 _MIX, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(44)
 
 
-def training_and_validation_text(checkpoint: Checkpoint, note: Notify) -> tuple[bytes, str]:
-    """The training text of a run, in UTF-8, and its validation text, verified by its fingerprint.
+class TrainingText:
+    """The training and validation text of a run, verified by its fingerprint, to compare samples with.
 
     Raises RequestError if the text is missing or has changed.
     """
-    if "-" in checkpoint.config.data.sources:
-        raise RequestError(
-            "the run was trained on standard input, so there is no text to compare with", hint="leave --novelty out"
-        )
-    with stage_progress() as progress:
-        corpus = load_run_corpus(checkpoint, note=note, progress=progress)
-    validation = decode_all(corpus.tokenizer, corpus.val)
-    return decode_all(corpus.tokenizer, corpus.train), validation.decode("utf-8", "surrogateescape")
+
+    def __init__(self, checkpoint: Checkpoint, note: Notify) -> None:
+        if "-" in checkpoint.config.data.sources:
+            raise RequestError("the run was trained on standard input, so there is no text to compare with")
+        with stage_progress() as progress:
+            corpus = load_run_corpus(checkpoint, note=note, progress=progress)
+        self._training = decode_all(corpus.tokenizer, corpus.train)
+        self.validation = decode_all(corpus.tokenizer, corpus.val).decode("utf-8", "surrogateescape")
+
+    def measure(self, sample: str) -> dict[str, Any]:
+        """Return `measure_novelty` of `sample`."""
+        return measure_novelty(sample, self._training)
+
+    def describe(self, sample: str) -> str:
+        """Return what `sample` copies, in two lines."""
+        novelty = self.measure(sample)
+        span = escape_control_chars(novelty["span"])
+        shares = {n: novelty[f"copied_{n}"] for n in GRAMS}
+        parts = [f"{'no' if share is None else f'{share:.1%} of the'} {n}-grams" for n, share in shares.items()]
+        longest = f"{novelty['longest']:,} characters, '{span[:_SHOWN]}{'...' * (len(span) > _SHOWN)}'"
+        return f"copied: {', '.join(parts)}\nlongest: {longest}"
 
 
 def decode_all(tokenizer: Tokenizer, tokens: Tokens | MappedTokens) -> bytes:

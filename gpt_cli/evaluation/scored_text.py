@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,20 @@ class ScoredLine:
     def bits_per_byte(self) -> float | None:
         """None if no byte was predicted."""
         return self.bits / self.bytes if self.bytes else None
+
+    def record(self) -> dict[str, Any]:
+        """The line for JSON: its pieces, joined, are the text."""
+        rate = self.bits_per_byte
+        return {
+            "line": self.number,
+            "text": self.text,
+            "tokens": self.tokens,
+            "pieces": self.pieces,
+            "log_probs": [None if value is None else round(value, 6) for value in self.log_probs],
+            "bits": round(self.bits, 6),
+            "bytes": self.bytes,
+            "bits_per_byte": None if rate is None else round(rate, 6),
+        }
 
 
 class ScoredText:

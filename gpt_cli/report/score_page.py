@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gpt_cli.errors import RequestError
-from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText
+from gpt_cli.evaluation.scored_text import ScoredLine, ScoredText, SurpriseKey
 from gpt_cli.report.html import render_page, write_page
 from gpt_cli.report.score_text import LEVELS, level, visible_text
+from gpt_cli.terminal.words import plural
 
 MAX_TOKENS = 1_000_000  # tokens of a page
 MAX_INLINE_TOKENS = 20_000  # in the page as markup; for a longer text its script makes markup of visible parts
@@ -26,14 +28,34 @@ class Scored:
     name: str
     """Name of the text."""
     text: ScoredText
-    lines: Sequence[ScoredLine]
-    """The lines shown, in this order."""
-    worst: Sequence[ScoredLine]
-    """The most surprising ones, the worst first."""
-    how: str
-    """A sentence on how it was scored."""
-    in_order: bool = True
-    """True if `lines` are the whole text, not the most surprising ones."""
+    chosen: Sequence[int] | None
+    """The indices of the most surprising lines, to show no others; None: the whole text is shown."""
+    by: SurpriseKey
+    """The measure of how surprising a line is."""
+    context_length: int
+    stride: int
+
+    @cached_property
+    def lines(self) -> list[ScoredLine]:
+        """The lines shown, in this order."""
+        return [self.text.line(i) for i in (range(len(self.text)) if self.chosen is None else self.chosen)]
+
+    @cached_property
+    def worst(self) -> list[ScoredLine]:
+        """Beside the whole text the most surprising lines, the worst first; none of a short one."""
+        is_long = self.chosen is None and len(self.text) > WORST
+        return [self.text.line(i) for i in self.text.top_surprising(WORST, self.by)] if is_long else []
+
+    @property
+    def how(self) -> str:
+        """A sentence on how it was scored."""
+        if len(self.text.ids) <= self.context_length + 1:
+            return "Each token is predicted from all before it."
+        least = plural(self.context_length + 1 - self.stride, "token")
+        return (
+            f"Each token is predicted once, in windows of {self.context_length:,} tokens that move on by"
+            f" {self.stride:,}: past the first from at least {least}."
+        )
 
 
 def write_scored(scored: Scored, output: Path) -> None:

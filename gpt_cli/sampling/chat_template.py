@@ -19,9 +19,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gpt_cli.config import Config
-from gpt_cli.corpus.turn_template import TurnTemplate
+from gpt_cli.corpus.turn_template import TurnTemplate, refuse_marks
 from gpt_cli.errors import RequestError
-from gpt_cli.sampling.conversation import ContextWindow, Turn, drop_beginning, no_room
+from gpt_cli.sampling.conversation import ContextWindow, Conversation, Turn, drop_beginning, no_room
 from gpt_cli.tokenizer import ForeignTokenizer, Tokenizer
 from gpt_cli.tokenizer.base import encode_text
 
@@ -178,6 +178,29 @@ def imported_template(config: Config, tokenizer: Tokenizer) -> ForeignTokenizer 
         return None
     is_spelled = config.sample.prefix or config.sample.suffix or TurnTemplate.of(config.data) is not None
     return None if is_spelled else tokenizer
+
+
+def open_conversation(
+    config: Config, tokenizer: Tokenizer, prefix: str, suffix: str, system: str | None
+) -> Conversation | TemplateConversation:
+    """The conversation with a model; without `prefix` and `suffix` in the chat template of an imported one.
+
+    Raises RequestError for a system message of more than half of the context, or to a model that learned no chats.
+    """
+    context, template = config.model.context_length, TurnTemplate.of(config.data)
+    imported = None if prefix or suffix else imported_template(config, tokenizer)
+    if imported is not None:
+        return TemplateConversation(imported, context, system)
+    head = ""
+    if system is not None:
+        if template is None or not template.is_chat:
+            raise RequestError("only a run that learned chats (data.format=chat) takes a system message")
+        refuse_marks(system, *template.marks)
+        head = template.message("system", system)
+        if (n_token := len(tokenizer.encode_prompt(head))) > context // 2:
+            size = f"{n_token:,} tokens, more than half of the context of {context:,}"
+            raise RequestError(f"the system message has {size}")
+    return Conversation(tokenizer, context, prefix, suffix, template, head, system)
 
 
 def encode_messages(

@@ -226,7 +226,7 @@ def test_settings_hold_from_then_on_and_are_told(chat: Chat) -> None:
     assert err.count("(top_k is off)") == 2
 
 
-def test_settings_of_drawing_are_refused_while_beams_search(chat: Chat, tmp_path: Path) -> None:
+def test_commands_of_drawing_are_refused_while_beams_search_and_options_noted(chat: Chat, tmp_path: Path) -> None:
     run = make_run(tmp_path / "searching", ByteTokenizer(), SampleConfig(beams=2))
     code, searched_text, err = chat("ab\n/save searched.jsonl\n", path=run)
     assert (code, searched_text != "", "seed 5" in err) == (0, True, False)
@@ -238,8 +238,8 @@ def test_settings_of_drawing_are_refused_while_beams_search(chat: Chat, tmp_path
     assert chat("ab\n", "--beams", "0", path=run)[1] == drawn_text
     assert searched_text == chat("ab\n", "--beams", "2")[1] != drawn_text
     code, out, err = chat("ab\n", "--temperature", "2", path=run)
-    assert (code, out) == (2, "")
-    assert "leave --temperature out, or draw: --beams 0" in err
+    assert (code, out) == (0, searched_text)
+    assert "no effect with beam search: --temperature\n" in err
     code, out, err = chat("ab\n", "--engine", "native", path=run)
     assert (code, out, err.count("error: "), "Ctrl-D" in err) == (2, "", 1, False)
 

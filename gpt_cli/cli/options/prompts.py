@@ -1,11 +1,13 @@
 """The prompts of `gpt sample`: from the command line, a file or standard input; one text, or one a line."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt_cli.cli.output import note, refuse_several
+from gpt_cli.cli.output import refuse_several
+from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
+from gpt_cli.corpus.stored_file import inner_suffix
 from gpt_cli.errors import RequestError
 
 PromptsFormat = Literal["auto", "lines", "jsonl"]
@@ -13,26 +15,18 @@ PromptsFormat = Literal["auto", "lines", "jsonl"]
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue. `where` is its place in a file, for errors; `id` what a JSON line calls it."""
+    """A text to continue, its place in a file for errors, and the key `id` of its JSON line."""
 
     text: str
     where: str | None = None
     id: Any = None
 
-    def wrapped(self, prefix: str, suffix: str) -> "Prompt":
-        """The whole of what is continued. Raises RequestError for a text that imitates `prefix` or `suffix`."""
-        from gpt_cli.corpus.turn_template import refuse_marks
-
-        try:
-            refuse_marks(self.text, prefix, suffix)
-        except RequestError as error:
-            error.where = self.where
-            raise
-        return replace(self, text=prefix + self.text + suffix)
-
 
 def read_prompts(
-    prompt: str | None, prompt_file: Path | None, prompts: Path | None, prompts_format: PromptsFormat
+    prompt: str | None,
+    prompt_file: Path | None = None,
+    prompts: Path | None = None,
+    prompts_format: PromptsFormat = "auto",
 ) -> list[Prompt] | None:
     """The prompts that the command line names; None where it names none.
 
@@ -40,49 +34,30 @@ def read_prompts(
     """
     sources = {"--prompt": prompt, "--prompt-file": prompt_file, "--prompts": prompts}
     refuse_several({name: source is not None for name, source in sources.items()})
-    if prompts is None and prompts_format != "auto":
-        raise RequestError("--prompts-format is of --prompts, which is not given", hint="--prompts FILE")
-    from gpt_cli.corpus.small_file import read_small_file
-
     if prompts is not None:
-        return _read_many(prompts, prompts_format)
-    if prompt_file is not None:
-        return [Prompt(read_small_file(prompt_file))]
-    if prompt == "-":
-        return [Prompt(read_small_file(Path("-")))]
+        return _read_lines(prompts, prompts_format)
+    file = Path("-") if prompt == "-" else prompt_file
+    if file is not None:
+        return [Prompt(read_small_file(file))]
     return None if prompt is None else [Prompt(prompt)]
 
 
-def _read_many(path: Path, format_: PromptsFormat) -> list[Prompt]:
+def _read_lines(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
-    from gpt_cli.corpus.small_file import as_request_error, file_name, json_objects, numbered_lines, read_small_file
-    from gpt_cli.corpus.stored_file import inner_suffix
-
-    name, is_jsonl = file_name(path), inner_suffix(path) == ".jsonl"
-    if format_ == "auto" and inner_suffix(path) in (".csv", ".parquet") and path.is_file():
-        raise RequestError(
-            f"{name} is a table, and prompts are lines of text, or of JSON with the key prompt",
-            hint="write them one to a line; --prompts-format lines takes the lines of a .csv as they are",
-        )
+    name, suffix = file_name(path), inner_suffix(path)
+    if format_ == "auto" and suffix in (".csv", ".parquet"):
+        raise RequestError(f"{name} is a table: prompts are lines of text, or of JSON with the key prompt")
     text = read_small_file(path)
-    if format_ == "jsonl" or (format_ == "auto" and is_jsonl):
-        with as_request_error():
-            objects = list(json_objects(text, name))
-        if unread := list(dict.fromkeys(key for _, value in objects for key in value if key not in ("prompt", "id"))):
-            others = " or others" if len(unread) > 3 else ""
-            note(f"of a line, prompt and id are read, and nothing else: not {', '.join(unread[:3])}{others}")
-        parsed = [Prompt(value["prompt"], where, _checked_id(value.get("id"), where)) for where, value in objects]
-    else:
+    if format_ == "lines" or (format_ == "auto" and suffix != ".jsonl"):
         parsed = [Prompt(line, where) for where, line in numbered_lines(text, name)]
+    else:
+        with as_request_error():
+            parsed = [Prompt(line["prompt"], where, line.get("id")) for where, line in json_objects(text, name)]
     if not parsed or text == "\n":
         raise RequestError("there are no prompts", where=name)
+    for prompt in parsed:
+        try:
+            json.dumps(prompt.id, allow_nan=False)  # Python reads NaN and 1e999
+        except ValueError:
+            raise RequestError("the id is not finite, which JSON lacks", where=prompt.where) from None
     return parsed
-
-
-def _checked_id(value: Any, where: str) -> Any:
-    """`value`. Raises RequestError if it cannot be written as JSON again: Python reads NaN and 1e999."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        raise RequestError("the id has a number that is not finite, which JSON lacks", where=where) from None
-    return value

@@ -1,24 +1,28 @@
 """`gpt classify`: the label of a text, by a run that learned classes."""
 
-import json as json_format
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.run_options import find_one
-from gpt_cli.cli.options.sampling_options import DeviceOption
+from gpt_cli.cli.open_generator import find_checkpoint
+from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
+from gpt_cli.cli.options.model_options import DeviceOption
+from gpt_cli.cli.options.run_options import RunOption
 from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
+from gpt_cli.config import DataConfig
+from gpt_cli.corpus.readers import ReaderOptions
+from gpt_cli.corpus.sources import read_documents
 from gpt_cli.errors import RequestError
 from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
+from gpt_cli.run.find_run import is_run
+from gpt_cli.terminal.escape import escape_control_chars
 from gpt_cli.terminal.words import plural
-
-if TYPE_CHECKING:
-    from gpt_cli.config import Config
 
 _FILES = (".jsonl", ".csv", ".parquet", ".txt")
 
@@ -26,26 +30,13 @@ _FILES = (".jsonl", ".csv", ".parquet", ".txt")
 def classify(
     texts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="RUN|TEXT|FILE|-",
-            help="Texts, files of them (.jsonl, .csv, .parquet; any other file is one text), or - for a text a line"
-            " of standard input; optionally preceded by a run.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="RUN|TEXT|FILE|-", help="A run, then texts, files, or - for lines.", show_default=False),
     ] = None,
-    run: Annotated[
-        Path | None, typer.Option("--run", metavar="RUN", help="A run or checkpoint. [default: the newest run]")
-    ] = None,
+    run: RunOption = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Print the N likeliest labels of each text.")] = 1,
-    jsonl: Annotated[
-        bool,
-        typer.Option(
-            "--jsonl", help="Print a JSON object a text, with every probability, and `where` it stands in a file."
-        ),
-    ] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a text, with all probabilities.")] = False,
     text_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables. [default: the run's data.text_key]"),
+        str | None, typer.Option(metavar="KEY", help="The key or column of texts. [default: the run's data.text_key]")
     ] = None,
     encoding: Annotated[
         str | None, typer.Option(help="Of files and standard input. [default: the run's data.encoding; - is utf-8]")
@@ -53,110 +44,73 @@ def classify(
     unknown: UnknownOption = "error",
     device: DeviceOption = "auto",
 ) -> None:
-    """Say which label each text has, and how likely that is.
+    """Predict the label of each text, with its probability.
 
-    The run must have been trained with task.kind=classes; `gpt eval` says how often it is right.
+    The run must have been trained with task.kind=classes; `gpt eval` measures how often it is right.
 
     Example: gpt classify --run runs/classify "for x in names:" --top 3
     """
     with gc_paused():
-        from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
         from gpt_cli.evaluation.text_classifier import TextClassifier
-        from gpt_cli.run.find_run import is_run
-        from gpt_cli.run.open_checkpoint import open_checkpoint
-        from gpt_cli.run.overfitting import note_better_checkpoint
 
-    if texts and run is None and (is_run(texts[0]) or _looks_like_run(texts[0])):
+    if texts and run is None and _names_run(texts[0]):
         run, texts = Path(texts[0]), texts[1:]
     for text in texts or ():
         refuse_unless(TEXTS, text, "text")
-    path = find_one(None, run)
-    saved = open_checkpoint(path, note, "classes")
-    note_better_checkpoint(path, saved.step, note)
+    path, saved = find_checkpoint(None, run, "classes")
     if not texts:
-        raise RequestError("there is nothing to classify", hint='gpt classify "a text", or a file, or - for lines')
+        raise RequestError("there is nothing to classify: give a text, a file, or - for lines of standard input")
     note(f"{path}, step {saved.step:,}")
-    if text_key is not None:
-        files = [text for text in texts if _is_file(text)]
-        if not files:
-            raise RequestError("--text-key is of files: none is given", hint="leave it out")
-        refuse_text_key(files, text_key)
-    if encoding is not None and not any(text == "-" or _is_file(text) for text in texts):
-        raise RequestError("--encoding is of files and standard input: none is given")
-    refuse_encoding([text for text in texts if text == "-" or _is_file(text)], encoding)
-    inputs = list(_read(texts, saved.config, text_key, encoding))
+    refuse_text_key(filter(_names_file, texts), text_key)
+    refuse_encoding([text for text in texts if text == "-" or _names_file(text)], encoding)
+    inputs = list(_read(texts, saved.config.data, text_key, encoding))
     if not inputs:
         raise RequestError("there are no texts in what was given")
     classifier = TextClassifier.of(saved, device, note)
-    known = without_unknown(saved.tokenizer, [text for _, text in inputs], skip=unknown == "skip", source="texts")
-    inputs, known = _without_empty(inputs, known)
-    verdicts = classifier.classify(known, [where for where, _ in inputs])
-    for (where, text), verdict in zip(inputs, verdicts, strict=True):
+    known = without_unknown(saved.tokenizer, [text for _, text in inputs], unknown, "texts")
+    kept = [i for i, text in enumerate(known) if text.strip() or not inputs[i][1].strip()] or range(len(known))
+    if left_out := len(known) - len(kept):
+        note(f"{plural(left_out, 'text')} of {len(known):,} left out: the vocabulary has none of their characters")
+    verdicts = classifier.classify([known[i] for i in kept], [inputs[i][0] for i in kept])
+    for (where, text), verdict in zip([inputs[i] for i in kept], verdicts, strict=True):
         if jsonl:
-            likeliest = verdict.probabilities if top == 1 else verdict.top(top)
+            likeliest = verdict.top(None if top == 1 else top)
+            line = {"text": text} | ({} if where is None else {"where": where})
             probabilities = {label: round(share, 6) for label, share in likeliest.items()}
-            place = {} if where is None else {"where": where}
-            line = {"text": text, **place, "label": verdict.label, "probabilities": probabilities}
-            print(json_format.dumps(line), flush=True)
+            print(json.dumps({**line, "label": verdict.label, "probabilities": probabilities}), flush=True)
         else:
-            _print(text, verdict.top(top), alone=len(inputs) == 1)
-
-
-def _without_empty(
-    inputs: list[tuple[str | None, str]], known: list[str]
-) -> tuple[list[tuple[str | None, str]], list[str]]:
-    """Both without the texts that are left empty by --unknown skip, if others are not; with a note."""
-    filled = [i for i, text in enumerate(known) if text.strip() or not inputs[i][1].strip()]
-    if not filled or len(filled) == len(known):
-        return inputs, known
-    empty = plural(len(known) - len(filled), "text")
-    note(f"{empty} of {len(known):,} left out: the vocabulary has none of their characters")
-    return [inputs[i] for i in filled], [known[i] for i in filled]
-
-
-def _print(text: str, likeliest: dict[str, float], *, alone: bool) -> None:
-    """The labels with their probabilities, and, where there are several texts, the text."""
-    from gpt_cli.terminal.escape import escape_control_chars
-
-    verdict = "  ".join(f"{share:.4f} {escape_control_chars(label)}" for label, share in likeliest.items())
-    print(verdict if alone else f"{verdict}  {escape_control_chars(text)}", flush=True)
+            row = [f"{share:.4f} {escape_control_chars(label)}" for label, share in verdict.top(top).items()]
+            print("  ".join(row if len(kept) == 1 else [*row, escape_control_chars(text)]), flush=True)
 
 
 def _read(
-    arguments: list[str], config: "Config", text_key: str | None, encoding: str | None
+    arguments: list[str], data: DataConfig, text_key: str | None, encoding: str | None
 ) -> Iterator[tuple[str | None, str]]:
     """(its place in a file, the text) for the texts that the arguments are, or name; of files without empty ones."""
-    from gpt_cli.corpus.readers import ReaderOptions
-    from gpt_cli.corpus.sources import read_documents
-
-    options = ReaderOptions(encoding or config.data.encoding, text_key or config.data.text_key)
+    options = ReaderOptions(encoding or data.encoding, text_key or data.text_key)
     for argument in arguments:
         if argument == "-":
             for document in read_documents("-", note=note, options=ReaderOptions(encoding or "utf-8")):
-                lines = enumerate(document.text.split("\n"), start=1)
-                texts = ((number, line.removesuffix("\r")) for number, line in lines if line.strip())
-                yield from ((f"{document.name}:{number}", text) for number, text in texts)
-        elif _is_file(argument):
+                for number, line in enumerate(document.text.split("\n"), start=1):
+                    if line.strip():
+                        yield f"{document.name}:{number}", line.removesuffix("\r")
+        elif _names_file(argument):
             documents = read_documents(argument, note=note, options=options)
             yield from ((document.name, document.text) for document in documents)
         else:
             yield None, argument
 
 
-def _looks_like_run(argument: str) -> bool:
-    """True for the name of nothing in a folder that there is, or of a run without its folder: neither is a text."""
-    if any(character.isspace() or character == "\0" for character in argument) or len(argument) > 1000:
-        return False
+def _names_run(argument: str) -> bool:
+    """True for a run, also without its folder, and for the name of nothing in a folder that there is: it is no text."""
     path = Path(argument)
-    is_beside = len(path.parts) > 1 and path.parent.is_dir() and path.suffix.lower() not in _FILES
-    return not os.path.lexists(path) and (is_beside or kind_of(Path("runs", argument)) == "run")
+    if is_run(argument) or argument.split() != [argument] or kind_of(argument) is not None:
+        return is_run(argument)
+    is_beside = len(path.parts) > 1 and os.path.isdir(path.parent) and path.suffix.lower() not in _FILES
+    return is_beside or kind_of(Path("runs", argument)) == "run"
 
 
-def _is_file(argument: str) -> bool:
-    """True if it names a file or folder; one that is not there, as its suffix says, is an error, not a text."""
-    if not argument or "\0" in argument or "\n" in argument or len(argument) > 1000:
-        return False
-    try:
-        return Path(argument).exists() or (Path(argument).suffix.lower() in _FILES and " " not in argument)
-    except OSError:
-        return False
+def _names_file(argument: str) -> bool:
+    """True for a file or folder; one that is not there, as its suffix says, is an error, not a text."""
+    looks_like_file = Path(argument).suffix.lower() in _FILES and argument.split() == [argument]
+    return looks_like_file or kind_of(argument) is not None

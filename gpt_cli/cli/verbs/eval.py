@@ -10,8 +10,8 @@ import typer
 
 from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
+from gpt_cli.cli.options.model_options import DeviceOption
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
-from gpt_cli.cli.options.sampling_options import DeviceOption
 from gpt_cli.cli.output import JsonOption, note, print_json, refuse_several
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption
