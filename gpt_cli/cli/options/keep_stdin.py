@@ -20,12 +20,16 @@ _TEMPORARY: list[Any] = []
 """Temporary files of this process, which vanish with it."""
 
 
-def keep_stdin(sources: Sequence[str], data_format: str, run_dir: str, stdin: Stdin) -> list[str]:
+def keep_stdin(
+    sources: Sequence[str], val_sources: Sequence[str], data_format: str, run_dir: str, stdin: Stdin
+) -> list[str]:
     """Return `sources` with the file that keeps standard input, RUN_DIR.txt, in place of `-`.
 
-    Raises UserError where standard input is empty, RequestError where that file has another text, where a text is no
-    plain text, whose format the suffix of a file tells, and where standard input is to be refused.
+    Raises UserError where standard input is empty, RequestError where that file has another text, where it is no plain
+    text, whose format the suffix of a file tells, where it is among `val_sources` or to be refused.
     """
+    if "-" in val_sources:
+        raise RequestError("data.val_source is standard input, which is read once: put that text in a file")
     if "-" not in sources:
         return list(sources)
     if stdin == "refuse":

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpt_cli.cli.options.budget import lift_budget, refuse_another_length
 from gpt_cli.cli.options.config_argument import is_override, note_without_effect
@@ -104,16 +104,9 @@ def _of_file(file: Path, overrides: list[str], stdin: Stdin) -> Config:
         refuse_twice(config.data.sources)
     elif "-" in (there := load_config(run / CONFIG).data).sources + there.val_sources:
         return config  # a run of an older version reads standard input again
-    return _with_stdin(config, stdin)
-
-
-def _with_stdin(config: Config, stdin: Stdin) -> Config:
     data = config.data
-    _refuse_stdin_twice(data.val_sources)
-    kept = keep_stdin(data.sources, data.format, str(config.run_dir), stdin)
-    return (
-        config if kept == data.sources else replace_keys(config, {"data.source": kept[0] if len(kept) == 1 else kept})
-    )
+    kept = keep_stdin(data.sources, data.val_sources, data.format, config.run_dir, stdin)
+    return config if kept == data.sources else replace_keys(config, {"data.source": _one_or_all(kept)})
 
 
 def _completed(overrides: list[str]) -> list[str]:
@@ -139,28 +132,26 @@ def _of_texts(names: list[str], overrides: list[str], stdin: Stdin, *, into_run:
         if Path(source).is_fifo():
             raise RequestError(f"{source} is a pipe, which is read once: a run reads its text again when it resumes")
     validation = values.get("data.val_source") or []
-    _refuse_stdin_twice([validation] if isinstance(validation, str) else validation)
+    validation = [validation] if isinstance(validation, str) else validation
     is_there = Path(run_dir, CONFIG).is_file()
-    base = None if init_from is None or is_there else _inherit(Path(init_from), values)
+    base = None
+    if init_from is not None and not is_there:  # a run resumes without the one that it began from
+        from gpt_cli.cli.options.inherit import inherit  # and torch
+
+        base = inherit(Path(init_from), values)
     data_format = "labelled" if values.get("task.kind") == "classes" else values.get("data.format", "text")
-    sources = keep_stdin(sources, data_format, run_dir, stdin)
+    sources = keep_stdin(sources, validation, data_format, run_dir, stdin)
     rest = [override for override in overrides if not override.startswith("data.source=")]
     if is_there:
         return _of_existing(Path(run_dir), sources, rest)
-    values["data.source"] = sources[0] if len(sources) == 1 else sources
+    if names or "-" in values["data.source"]:  # else it is as it was asked for, maybe a list of one
+        values["data.source"] = _one_or_all(sources)
     pinned = pin_sources(values, note) if into_run else {}
     base_values, sentences = (None, []) if base is None else (base.values, base.sentences)
     fitted, reasons = fit_to_this_machine({**values, **pinned}, run_dir, base_values)
     by_time = values.get("train.budget") is not None  # which decides on the shape
     note("\n".join([*sentences, *(reasons[:2] if by_time else reasons)]))
     return replace_keys(parse_config(dump_config(fitted, full=False), str(Path(run_dir, CONFIG)), rest), pinned)
-
-
-def _inherit(path: Path, values: ConfigValues) -> Any:
-    """Return what the trained model `path` brings along; it loads a checkpoint, and torch with it."""
-    from gpt_cli.cli.options.inherit import inherit
-
-    return inherit(path, values)
 
 
 def _sources(names: list[str], values: ConfigValues) -> list[str]:
@@ -173,6 +164,11 @@ def _sources(names: list[str], values: ConfigValues) -> list[str]:
     if override is None:
         return names
     return [override] if isinstance(override, str) else list(override)
+
+
+def _one_or_all(sources: list[str]) -> str | list[str]:
+    """Return `sources` as a value of data.source."""
+    return sources[0] if len(sources) == 1 else sources
 
 
 def _run_name(sources: list[str], init_from: str | None) -> str:
@@ -191,7 +187,7 @@ def _of_existing(run_dir: Path, sources: list[str], overrides: list[str]) -> Con
         return config
     check_paths(sources)  # a name that is mistyped is no text
     if is_gone(config.data.source):
-        return replace_keys(config, {"data.source": sources[0] if len(sources) == 1 else sources})
+        return replace_keys(config, {"data.source": _one_or_all(sources)})
     there = ", ".join(config.data.sources)
     raise RequestError(f"{run_dir} is a run on another text, {there}", kind="another run", path=run_dir)
 
@@ -222,11 +218,6 @@ def _note_new_run(config: Config, taken: Path, overrides: list[str]) -> None:
             raise RequestError(message, keys=["task.class_weights"], choices=["balanced"], kind="set")
         if "data.source" in keys:
             note(f"task.class_weights are those of {taken}; task.class_weights=balanced weighs the labels of this text")
-
-
-def _refuse_stdin_twice(val_sources: Sequence[str]) -> None:
-    if "-" in val_sources:
-        raise RequestError("data.val_source is standard input, which is read once: put that text in a file")
 
 
 def _check_place(run: Path) -> None:
