@@ -25,10 +25,11 @@ from tests.support.waiting import HANG
 PROGRAM = """
 import sys, typer
 from gpt_cli.cli import main
+from gpt_cli.cli.help_format import App
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.errors import RequestError, UserError
 
-main.app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+main.app = App(pretty_exceptions_enable=False)
 main.app.callback(invoke_without_command=True)(main.gpt)
 
 @main.app.command()
@@ -307,6 +308,27 @@ def test_debug_prints_the_traceback_and_the_error_stays_last(
     result = run_verb(body, *options, **environment)
     assert "Traceback (most recent call last)" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_debug_is_taken_anywhere_before_two_dashes() -> None:
+    assert "Traceback" in run_verb("1 / 0", redirect="--debug").stderr
+    behind = run_verb("1 / 0", redirect="-- --debug")  # an argument, which the verb does not have
+    assert (behind.returncode, behind.stderr.count("Traceback")) == (2, 0)
+
+
+def test_help_of_a_command_is_its_help_page(gpt: Callable[..., Any]) -> None:
+    assert gpt("help") == gpt("--help")
+    assert gpt("help", "plot") == gpt("plot", "--help")
+
+
+def test_of_an_option_given_twice_the_last_counts(gpt_here: Callable[..., Any], tmp_path: Path) -> None:
+    assert gpt_here("config", "init", "-o", "a.yaml", "--output", "b.yaml").rc == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["b.yaml"]
+
+
+def test_a_request_that_the_command_line_refuses_leads_to_the_help_of_the_command(gpt: Callable[..., Any]) -> None:
+    assert gpt("diff", "runs/one").stderr.splitlines()[1:] == ["hint: gpt diff --help"]
+    assert gpt("runs", "--dir", "nowhere").stderr.splitlines()[1:] == []  # which another room refuses
 
 
 def test_a_reader_that_stops_early_is_no_error() -> None:
