@@ -42,7 +42,8 @@ def add_hint(
     Keys are written as `options` of the command, where it has them, unless it takes keys itself.
     """
     options = () if takes_keys else options
-    names = {key: option_for(key) if "." in key and option_for(key) in options else key for key in error.keys}
+    spelled = {key: _OPTIONS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}" for key in error.keys}
+    names = {key: option if "." in key and option in options else key for key, option in spelled.items()}
     for key, name in names.items() if error.where is None else ():  # else it is written in the file there
         error.message = error.message.replace(key, name)
     if error.hint is not None:
@@ -59,11 +60,6 @@ def add_hint(
             error.hint = hint
     elif command and _is_usage(error):
         error.hint = f"{command} --help"
-
-
-def option_for(key: str) -> str:
-    """The option that a command may have for a config key."""
-    return _OPTIONS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}"
 
 
 def _is_usage(error: UserError) -> bool:

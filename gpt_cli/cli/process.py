@@ -1,14 +1,10 @@
-"""The process around a verb: quick to start, quick to end, and unwound by Ctrl-C and SIGTERM."""
+"""The process of a verb: torch imported without garbage collection, and work unwound by Ctrl-C and SIGTERM."""
 
-import atexit
 import gc
-import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NoReturn
+from contextlib import contextmanager
 
 import typer
 
@@ -31,26 +27,6 @@ def gc_paused() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def fast_exit(code: int) -> NoReturn:
-    """End the process with `code`.
-
-    Exit handlers run and streams are flushed, as when the interpreter ends it, but where torch is loaded, or a thread
-    still computes what nobody waits for, modules are not taken apart, which takes a third of a second; and a signal
-    ends the process at once with the same code, since the work is done.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: os._exit(code))
-    if "torch" not in sys.modules and not any(thread.daemon for thread in threading.enumerate()):
-        sys.exit(code)
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 class SigTerm(KeyboardInterrupt):

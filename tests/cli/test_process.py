@@ -20,7 +20,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: str, code: int) -> None:
     completed = run(
         "import atexit, sys, threading, time\n"
-        "from gpt_cli.cli.process import fast_exit\n"
+        "from gpt_cli.__main__ import fast_exit\n"
         f"{torch}\n"
         "atexit.register(lambda: print('registered', flush=True))\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
@@ -35,7 +35,7 @@ def test_the_end_has_its_code_and_everything_that_was_to_happen_before(torch: st
 
 def test_a_process_with_torch_ends_without_taking_it_apart() -> None:
     completed = run(
-        "import sys\nfrom gpt_cli.cli.process import fast_exit\n"
+        "import sys\nfrom gpt_cli.__main__ import fast_exit\n"
         "class Left:\n    def __del__(self): print('taken apart', flush=True)\n"
         "sys.modules['torch'] = kept = Left()\nfast_exit(3)"
     )
@@ -70,7 +70,7 @@ LATE = {
 def test_ctrl_c_while_the_process_ends_leaves_at_once_with_its_code_and_no_traceback(late: str, torch: str) -> None:
     completed = run(
         "import atexit, os, signal, sys, threading, time\n"
-        "from gpt_cli.cli.process import fast_exit\n"
+        "from gpt_cli.__main__ import fast_exit\n"
         "interrupt = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
         "def until_it_ends():\n"
         "    while signal.getsignal(signal.SIGINT) is signal.default_int_handler: time.sleep(0.01)\n"
