@@ -98,6 +98,16 @@ def test_0_switches_a_filter_of_the_config_off(sample: Run, char_run: Path) -> N
     assert sample("--run", char_run, "--seed", 1, *off) == sample("--run", char_run, "--seed", 1)
 
 
+def test_an_option_without_effect_leaves_the_text_as_it_is(sample: Run, char_run: Path) -> None:
+    options = ("--run", char_run, "--prompt", "ab", "--seed", 1, "--max-new-tokens", 9)
+    plain = sample(*options)
+    for unused in (("--length-penalty", 3), ("--prompts-format", "jsonl"), ("--min-new-tokens", 99)):
+        assert sample(*options, *unused) == plain
+    code, out, err = sample(*options, "--temperature", 0, "--top-k", 3, "--min-p", 0.5)
+    assert (code, out) == sample(*options, "--temperature", 0)[:2]
+    assert err.startswith("no effect at temperature 0: --top-k, --min-p\n")
+
+
 def test_several_samples_are_printed_in_turn_each_under_its_own_line(sample: Run, char_run: Path) -> None:
     code, out, _ = sample("--run", char_run, "-n", 3, "--prompt", "abc", "--seed", 1)
     assert code == 0
