@@ -1,20 +1,17 @@
-"""From the options of a verb to a model that writes or scores; `TextGenerator` chooses its engine.
+"""A generator or scorer from the options of a verb; `TextGenerator` chooses its engine.
 
 Torch is imported only where it is that engine.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt_cli.cli.options.model_options import DtypeOption, EngineOption
-from gpt_cli.cli.options.run_options import find_one
 from gpt_cli.cli.output import note
 from gpt_cli.evaluation.logprob_scorer import LogprobScorer, NativeScorer
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import Checkpoint
-from gpt_cli.run.open_checkpoint import Task, build_torch_model, open_checkpoint
-from gpt_cli.run.overfitting import note_better_checkpoint
+from gpt_cli.run.open_checkpoint import build_torch_model
 from gpt_cli.sampling import SamplingParams, TextStream
 from gpt_cli.sampling.text_generator import TextGenerator
 
@@ -25,14 +22,6 @@ if TYPE_CHECKING:
 # where they have to wait (see `main`): with two, one text takes longer at 0.8M and 10M parameters, and 64 texts half as
 # long again at 0.8M; at 10M these take a sixth less.
 WORTH_THREADS = 2**28
-
-
-def find_checkpoint(argument: Path | None, option: Path | None, task: Task = "language") -> tuple[Path, Checkpoint]:
-    """The run that was named, else the newest, and its checkpoint. Notes damaged checkpoints and a better one."""
-    path = find_one(argument, option)
-    saved = open_checkpoint(path, note, task)
-    note_better_checkpoint(path, saved.step, note)
-    return path, saved
 
 
 def generate_texts(

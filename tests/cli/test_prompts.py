@@ -259,7 +259,7 @@ def test_fuzzed_prompts_get_text_or_one_clear_error(
 ) -> None:
     """Through the verb, on what it takes for a terminal. The models are loaded once, and few command lines parsed."""
     loaded = {path: load(path) for path in (byte_run, char_run)}
-    monkeypatch.setattr("gpt_cli.cli.open_generator.open_checkpoint", lambda path, *_: loaded[path])
+    monkeypatch.setattr("gpt_cli.cli.options.run_options.open_checkpoint", lambda path, *_: loaded[path])
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     answers = {0: 0, 2: 0}
     for seed in range(count):

@@ -7,8 +7,11 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.options.complete import complete_checkpoint
-from gpt_cli.cli.output import refuse_several
+from gpt_cli.cli.output import note, refuse_several
+from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.find_run import find_run
+from gpt_cli.run.open_checkpoint import Task, open_checkpoint
+from gpt_cli.run.overfitting import note_better_checkpoint
 
 RunArgument = Annotated[
     Path | None,
@@ -39,6 +42,14 @@ def one_run(argument: Path | None, option: Path | None) -> Path | None:
 def find_one(argument: Path | None, option: Path | None) -> Path:
     """The run that was named, else the newest. Raises as `find_run` does."""
     return find_run(one_run(argument, option))
+
+
+def find_checkpoint(argument: Path | None, option: Path | None, task: Task = "language") -> tuple[Path, Checkpoint]:
+    """The run that was named, else the newest, and its checkpoint. Notes damaged checkpoints and a better one."""
+    path = find_one(argument, option)
+    saved = open_checkpoint(path, note, task)
+    note_better_checkpoint(path, saved.step, note)
+    return path, saved
 
 
 def find_many(arguments: Sequence[Path] | None, options: Sequence[Path] | None) -> list[Path]:

@@ -69,10 +69,7 @@ def attention(
     pieces = [loaded.tokenizer.token_bytes(token).decode(errors="backslashreplace") for token in tokens]
     weights = weights_of(layers, heads)
     if json:
-        heads_json = [
-            {"layer": h.layer, "head": h.head, "scores": h.scores, "marks": h.marks, "weights": w.tolist()}
-            for h, w in zip(heads, weights.values(), strict=True)
-        ]
+        heads_json = [{**vars(one), "weights": w.tolist()} for one, w in zip(heads, weights.values(), strict=True)]
         print_json({"run": path, "step": loaded.step, "tokens": tokens, "pieces": pieces, "heads": heads_json})
     elif ascii:
         print(render_heads(weights, heads, pieces))

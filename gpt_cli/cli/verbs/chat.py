@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gpt_cli.cli.open_generator import find_checkpoint, open_generator
+from gpt_cli.cli.open_generator import open_generator
 from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
-from gpt_cli.cli.options.run_options import RunArgument, RunOption
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
 from gpt_cli.cli.options.sampling_options import sampling_options, sampling_params, takes_sampling_options
 from gpt_cli.cli.output import note
 from gpt_cli.cli.repl import Repl

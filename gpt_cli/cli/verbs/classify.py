@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.open_generator import find_checkpoint
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.model_options import DeviceOption
-from gpt_cli.cli.options.run_options import RunOption
+from gpt_cli.cli.options.run_options import RunOption, find_checkpoint
 from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown

@@ -11,7 +11,7 @@ import typer
 from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.model_options import DeviceOption
-from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_one
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
 from gpt_cli.cli.output import JsonOption, note, print_json, refuse_several
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption
@@ -24,8 +24,6 @@ from gpt_cli.files import replace_file
 from gpt_cli.files.locations import require_writable
 from gpt_cli.literals import Device
 from gpt_cli.run.checkpoint import Checkpoint
-from gpt_cli.run.open_checkpoint import open_checkpoint
-from gpt_cli.run.overfitting import note_better_checkpoint
 from gpt_cli.sampling import SamplingParams
 from gpt_cli.terminal.progress import working
 from gpt_cli.terminal.table import render_pairs
@@ -102,9 +100,7 @@ def evaluate(
     of_completions = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}
     asked = [option for option, value in of_completions.items() if value is not None][:1]
     refuse_several({"--no-completions": completions is False, **dict.fromkeys(asked, True)})
-    path = find_one(run, run_option)
-    saved = open_checkpoint(path, note, "any")
-    note_better_checkpoint(path, saved.step, note)
+    _, saved = find_checkpoint(run, run_option, "any")
     data, texts = saved.config.data, [] if text is None else [text]
     part, skip = split or "val", unknown == "skip"
     refuse_text_key(texts, text_key)

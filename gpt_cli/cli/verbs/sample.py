@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gpt_cli.cli.open_generator import find_checkpoint, generate_texts
+from gpt_cli.cli.open_generator import generate_texts
 from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
-from gpt_cli.cli.options.run_options import RunArgument, RunOption
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
 from gpt_cli.cli.options.sampling_options import (
     PROMPTS,
     SAMPLING_OPTIONS,

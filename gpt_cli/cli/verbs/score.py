@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.open_generator import find_checkpoint, open_scorer
+from gpt_cli.cli.open_generator import open_scorer
 from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
 from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
-from gpt_cli.cli.options.run_options import RunArgument, RunOption
+from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import UnknownChoice, located, unknown_option, without_unknown
 from gpt_cli.corpus.readers import ReaderOptions

@@ -62,8 +62,7 @@ def serve(
     from gpt_cli.serve.model_registry import EngineOptions, expand
 
     policy = make_access_policy(host, allow_host or (), allow_origin or (), api_key_file)
-    texts = max(Limits.texts, max_n)
-    limits = Limits(seats, queue, max_prompt, max_tokens, max_n, texts, body=max_body, seconds=time_limit)
+    limits = Limits(seats, queue, max_prompt, max_tokens, max_n, max(Limits.texts, max_n), max_body, time_limit)
     named = [*(runs or ()), *(run_option or ())] or [find_run(None)]
     for path in named:  # report what is wrong with a run before the port
         expand(path, lambda _: None)
