@@ -39,7 +39,8 @@ def add_hint(
 ) -> None:
     """Give `error` the hint of its class; if the command line is wrong, the help of `command`.
 
-    Keys are written as `options` of the command, where it has them, unless it takes keys itself.
+    Keys are written as `options` of the command, where it has them, unless it takes keys itself; and a text that takes
+    the place of something else is what its option --text takes, if it has one.
     """
     options = () if takes_keys else options
     spelled = {key: _OPTIONS.get(key) or f"--{key.rpartition('.')[2].replace('_', '-')}" for key in error.keys}
@@ -52,7 +53,8 @@ def add_hint(
         choice = quote(error.choices[0]) if error.choices else "VALUE"
         name = next(iter(names.values()), "KEY")
         assignment = f"{name} {choice}" if name.startswith("--") else f"{name}={choice}"
-        hint = WAYS_OUT[error.kind].format(path=quote(error.path or "PATH"), choice=choice, assignment=assignment)
+        way = "--text {path}" if error.kind == "text" and "--text" in options else WAYS_OUT[error.kind]
+        hint = way.format(path=quote(error.path or "PATH"), choice=choice, assignment=assignment)
         is_option, is_key = hint.startswith("--"), error.kind in ("set", "another run")
         if (is_option and hint.partition(" ")[0] not in options) or (is_key and not is_option and not takes_keys):
             error.choices = ()  # nothing that this command takes
