@@ -6,7 +6,7 @@ Torch is imported only where it is that engine.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpt_cli.cli.options.model_options import DtypeOption, EngineOption
+from gpt_cli.cli.options.shared_options import DtypeOption, EngineOption
 from gpt_cli.cli.output import note
 from gpt_cli.evaluation.logprob_scorer import LogprobScorer, NativeScorer
 from gpt_cli.literals import Device

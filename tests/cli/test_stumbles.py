@@ -252,7 +252,7 @@ KINDS = {
     "train runs/imported": "gpt train TEXT train.init_from=runs/imported",
     "import runs/book runs/n": "gpt train runs/book",
     "chat runs/marks": "gpt classify --run runs/marks TEXT",
-    "export runs/marks marks.gguf": "gpt export runs/marks marks",
+    "export runs/marks marks.gguf": "gpt classify --run runs/marks TEXT",
     "train a.txt train.init_from=runs/marks run_dir=runs/n": "task.kind=classes",
 }
 

@@ -8,6 +8,7 @@ import typer
 from pydantic import ValidationError
 
 from gpt_cli.cli.options.fit_config import resolve_source
+from gpt_cli.cli.options.shared_options import OptionTable
 from gpt_cli.cli.output import note, refuse_several
 from gpt_cli.config import Config, DataConfig, load_config
 from gpt_cli.config.problems import to_error, translate_errors
@@ -22,19 +23,29 @@ from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.literals import DocumentUnit, SplitBy
 from gpt_cli.terminal.words import plural
 
-ValFractionOption = Annotated[float, typer.Option(help="The last part of the text, held out for validation.")]
-TestFractionOption = Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")]
-SplitOption = Annotated[SplitBy, typer.Option(help="What is never divided between the splits.")]
-ValSourceOption = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="A text to validate on instead; may be repeated.")
+CorpusArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CORPUS", help="Files, folders, globs, -, builtin:NAME or hf:OWNER/NAME.", show_default=False
+    ),
 ]
-DocumentsOption = Annotated[
-    DocumentUnit | None, typer.Option(help="Read plain text as documents of this kind. [default: by the suffix]")
-]
-EncodingOption = Annotated[str, typer.Option(help="Of the text files.")]
-TextKeyOption = Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")]
-
-VAL_FRACTION, TEXT_KEY = 0.1, "text"  # their defaults
+VAL_FRACTION, TEXT_KEY = 0.1, "text"
+DATA_OPTIONS: OptionTable = {
+    "val_fraction": (Annotated[float, typer.Option(help="The last part, held out for validation.")], VAL_FRACTION),
+    "test_fraction": (Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")], 0.0),
+    "split": (Annotated[SplitBy, typer.Option(help="Units that stay in one split.")], "characters"),
+    "val_source": (
+        Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Text to validate on instead. Repeatable.")],
+        None,
+    ),
+    "documents": (
+        Annotated[DocumentUnit | None, typer.Option(help="Documents of plain text. [default: by the suffix]")],
+        None,
+    ),
+    "encoding": (Annotated[str, typer.Option(help="Of the text files.")], "utf-8"),
+    "text_key": (Annotated[str, typer.Option(metavar="KEY", help="Of .jsonl lines, or column of tables.")], TEXT_KEY),
+}
+"""The keys of a config's data section that `gpt tokenize` and `gpt data inspect` take as options."""
 
 
 def config_of_options(values: dict[str, dict[str, Any]]) -> Config:
@@ -49,8 +60,7 @@ def config_of_options(values: dict[str, dict[str, Any]]) -> Config:
 def data_config(corpus: list[str], **keys: Any) -> DataConfig:
     """The data section that the options amount to. Raises RequestError for what cannot be."""
     refuse_several({"--val-source": bool(keys["val_source"]), "--val-fraction": keys["val_fraction"] != VAL_FRACTION})
-    refuse_text_key(corpus, keys["text_key"])
-    refuse_encoding(corpus, keys["encoding"])
+    note_unread(corpus, keys["text_key"], keys["encoding"])
     for source in corpus:
         refuse_unless(TEXTS - {"config"} if _is_config(source) else TEXTS, source, "text")
     if (weights := keys.get("weights")) and len(weights) != len(corpus):
@@ -68,24 +78,16 @@ def _is_config(source: str) -> bool:
         return False
 
 
-def refuse_text_key(corpus: Iterable[str], text_key: str | None, option: str = "--text-key") -> None:
-    """Raise RequestError for a key of records, given by `option`, where all of `corpus` is plain text."""
-    files = [] if text_key in (None, TEXT_KEY) else _files(corpus)
-    if files and not any(inner_suffix(file) in RECORD_SUFFIXES for file in files):
-        raise RequestError(f"{option} is for {', '.join(RECORD_SUFFIXES)}, and {files[0]} is plain text")
-
-
-def refuse_encoding(corpus: Iterable[str], encoding: str | None, option: str = "--encoding") -> None:
-    """Raise RequestError for an encoding, given by `option`, where all of `corpus` is always UTF-8."""
-    files = [] if encoding is None or encoding.lower().replace("-", "") == "utf8" else _files(corpus)
-    if files and all(inner_suffix(file) in UTF8_SUFFIXES for file in files):
-        raise RequestError(f"{option} is for texts and CSV: {files[0]} is always UTF-8")
-
-
-def _files(corpus: Iterable[str]) -> list[Path]:
-    """The files that `corpus` names; none if anything else is among them."""
+def note_unread(corpus: Iterable[str], text_key: str | None, encoding: str | None) -> None:
+    """Note a --text-key or --encoding that has no effect on any of `corpus`."""
     files = [find_path(source) for source in corpus if "\0" not in source]
-    return files if all(file.is_file() and not is_archive(file) for file in files) else []
+    if not files or not all(file.is_file() and not is_archive(file) for file in files):
+        return
+    suffixes = {inner_suffix(file) for file in files}
+    if text_key not in (None, TEXT_KEY) and suffixes.isdisjoint(RECORD_SUFFIXES):
+        note(f"--text-key has no effect: {files[0]} is plain text")
+    if encoding is not None and encoding.lower().replace("-", "") != "utf8" and suffixes <= {*UTF8_SUFFIXES}:
+        note(f"--encoding has no effect: {files[0]} is always UTF-8")
 
 
 def refuse_twice(source: str | list[str]) -> None:

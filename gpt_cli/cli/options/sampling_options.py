@@ -1,12 +1,11 @@
 """The sampling options of `gpt sample` and `gpt chat`, each declared once, and the settings that they make."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from inspect import Parameter, Signature, signature
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, cast
 
-from gpt_cli.cli.options.model_options import option
+from gpt_cli.cli.options.shared_options import OptionTable, option
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config
 from gpt_cli.corpus.small_file import read_small_file
@@ -19,15 +18,14 @@ from gpt_cli.terminal.words import plural
 
 DRAWS = ("temperature", "top_k", "top_p", "min_p")
 PROMPTS, _LENGTH, _CHOICE, _LIMITS = "What to continue", "How long", "How to choose tokens", "What may be written"
-Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 def _optional(kind: Any, heading: str, text: str, metavar: str | None = None) -> Any:
-    """The annotation of an option that is None unless it is given."""
-    return Annotated[kind | None, option(heading, text, metavar=metavar)]
+    """An option that is None unless it is given."""
+    return Annotated[kind | None, option(heading, text, metavar=metavar)], None
 
 
-SAMPLING_OPTIONS: Mapping[str, Any] = {
+SAMPLING_OPTIONS: OptionTable = {
     "heal": _optional(bool, PROMPTS, "Complete a word that the prompt breaks off."),
     "max_new_tokens": _optional(int, _LENGTH, "Tokens to write."),
     "min_new_tokens": _optional(int, _LENGTH, "Tokens before which nothing ends the text."),
@@ -48,21 +46,6 @@ SAMPLING_OPTIONS: Mapping[str, Any] = {
     "grammar": _optional(Path, _LIMITS, "Text of the Lark grammar in this file; - is standard input.", "FILE"),
 }
 """The options that are fields of `SamplingParams`, in the order in which help lists them."""
-
-
-def takes_sampling_options(*names: str) -> Callable[[Verb], Verb]:
-    """Declare options of the table for a verb, in place of the * of its parameters; it receives them as `**given`."""
-
-    def declare(verb: Verb) -> Verb:
-        own = signature(verb).parameters.values()
-        before = [one for one in own if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
-        after = [one for one in own if one.kind is Parameter.KEYWORD_ONLY]
-        kind = Parameter.KEYWORD_ONLY
-        shared = [Parameter(name, kind, default=None, annotation=SAMPLING_OPTIONS[name]) for name in names]
-        verb.__signature__ = Signature([*before, *shared, *after])  # type: ignore[attr-defined]
-        return verb
-
-    return declare
 
 
 def sampling_options(given: Mapping[str, Any]) -> SamplingOptions:

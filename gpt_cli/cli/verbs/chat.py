@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from gpt_cli.cli.open_generator import open_generator
-from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
-from gpt_cli.cli.options.sampling_options import sampling_options, sampling_params, takes_sampling_options
+from gpt_cli.cli.options.sampling_options import SAMPLING_OPTIONS, sampling_options, sampling_params
+from gpt_cli.cli.options.shared_options import DeviceOption, DtypeOption, EngineOption, option, takes
 from gpt_cli.cli.output import note
 from gpt_cli.cli.repl import Repl
 from gpt_cli.cli.unknown_characters import UnknownChoice, refuse_unknown, unknown_option
@@ -16,12 +16,10 @@ from gpt_cli.errors import RequestError
 from gpt_cli.sampling.chat_template import open_conversation
 
 _TURN = "What a turn is"
+_OF_SAMPLE = ("heal", "min_new_tokens", "logit_bias", "length_penalty")  # alone
 
 
-@takes_sampling_options(
-    *("stop", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "no_repeat_ngram"),
-    *("seed", "beams", "choices", "regex", "json_schema", "grammar"),
-)
+@takes({name: one for name, one in SAMPLING_OPTIONS.items() if name not in _OF_SAMPLE})
 def chat(
     run: RunArgument = None,
     run_option: RunOption = None,

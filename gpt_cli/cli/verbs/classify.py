@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
-from gpt_cli.cli.options.model_options import DeviceOption
+from gpt_cli.cli.options.data_options import note_unread
 from gpt_cli.cli.options.run_options import RunOption, find_checkpoint
+from gpt_cli.cli.options.shared_options import DeviceOption
 from gpt_cli.cli.output import note
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
@@ -60,8 +60,7 @@ def classify(
     if not texts:
         raise RequestError("there is nothing to classify: give a text, a file, or - for lines of standard input")
     note(f"{path}, step {saved.step:,}")
-    refuse_text_key(filter(_names_file, texts), text_key)
-    refuse_encoding([text for text in texts if text == "-" or _names_file(text)], encoding)
+    note_unread(filter(_names_file, texts), text_key, encoding)
     inputs = list(_read(texts, saved.config.data, text_key, encoding))
     if not inputs:
         raise RequestError("there are no texts in what was given")

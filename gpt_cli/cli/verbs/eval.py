@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import typer
 
 from gpt_cli.cli.open_generator import generate_texts
-from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
-from gpt_cli.cli.options.model_options import DeviceOption
+from gpt_cli.cli.options.data_options import note_unread
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
+from gpt_cli.cli.options.shared_options import DeviceOption, option
 from gpt_cli.cli.output import JsonOption, note, print_json, refuse_several
 from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption
@@ -30,67 +30,36 @@ from gpt_cli.terminal.table import render_pairs
 
 _AT_ONCE = 64  # completions
 _COMPLETIONS = "Completions"
+_Split = Literal["val", "test"]
 
 
 def evaluate(
     run: RunArgument = None,
     run_option: RunOption = None,
-    split: Annotated[
-        Literal["val", "test"] | None,
-        typer.Option(help="Which part of the run's text; training never reads the test split. [default: val]"),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Another text; of pairs, chats and labels, a file of the run's own kind."),
-    ] = None,
+    split: Annotated[_Split | None, typer.Option(help="Part of the run's own text. [default: val]")] = None,
+    text: Annotated[str | None, typer.Option(metavar="FILE", help="Another text, or records as the run's.")] = None,
     unknown: UnknownOption = "error",
     encoding: Annotated[str | None, typer.Option(help="Of --text. [default: utf-8; of labels, the run's]")] = None,
-    text_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="Of --text: of .jsonl lines, or column of tables. [default: text; of labels, the run's]"
-        ),
-    ] = None,
+    text_key: Annotated[str | None, typer.Option(metavar="KEY", help="Its key or column. [default: text]")] = None,
     completions: Annotated[
-        bool | None,
-        typer.Option(
-            "--completions/--no-completions",
-            help="Of pairs and chats: write each completion, too, and measure how near it is.",
-            rich_help_panel=_COMPLETIONS,
-            show_default=False,
-        ),
+        bool | None, option(_COMPLETIONS, "Write completions and measure them.", "--completions/--no-completions")
     ] = None,
-    beams: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Search with N candidates, not greedily.", rich_help_panel=_COMPLETIONS),
-    ] = None,
-    examples: Annotated[
-        int | None,
-        typer.Option("--examples", metavar="N", min=1, help="Write the first N.", rich_help_panel=_COMPLETIONS),
-    ] = None,
-    baselines: Annotated[
-        bool,
-        typer.Option(
-            "--baselines",
-            help="Measure the prompt itself, too, and the completion of the nearest training prompt.",
-            rich_help_panel=_COMPLETIONS,
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep what was written as JSON lines.", rich_help_panel=_COMPLETIONS),
-    ] = None,
+    beams: Annotated[int | None, option(_COMPLETIONS, "Search with N candidates.", metavar="N", min=1)] = None,
+    examples: Annotated[int | None, option(_COMPLETIONS, "Write only the first N.", metavar="N", min=1)] = None,
+    baselines: Annotated[bool, option(_COMPLETIONS, "Measure trivial answers, too.", "--baselines")] = False,
+    out: Annotated[Path | None, option(_COMPLETIONS, "Keep them, as JSON lines.", metavar="FILE")] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Measure the exact loss of a run on its validation or test split, or on another text.
 
-    Every token but the first is predicted once, in non-overlapping windows of the model's context. Of a run that
-    learned pairs or chats, every completion after its prompt; and it writes the completions itself, of a chat the last
-    one, by greedy search, of which exact matches, chrF and BLEU are printed, in percent (pip install
-    'gpt-cli[metrics]'); --text names other pairs or chats (plain text, and any file with --text-key KEY, is read as
-    text). Of a run that learned classes: accuracy, macro F1, calibration and the confusion matrix, beside the most
-    frequent label and a bag of words; --text names labelled texts, and leaves the bag of words out.
+    Every token but the first is predicted once, in non-overlapping windows of the model's context. A run that learned
+    pairs or chats is measured on every completion after its prompt; it also writes completions, of a chat the last one,
+    by greedy search: exact matches, chrF and BLEU are printed, in percent (pip install 'gpt-cli[metrics]'). --baselines
+    adds the prompt itself and the completion of the nearest training prompt; --text names other pairs or chats (plain
+    text, and any file with --text-key, is read as text). A run that learned classes gets accuracy, macro F1,
+    calibration and the confusion matrix, beside the most frequent label and a bag of words; --text names labelled
+    texts, and leaves the bag of words out.
 
     Example: gpt eval --run runs/quickstart --text letter.txt
     """
@@ -98,18 +67,17 @@ def evaluate(
     if text is None and (encoding is not None or text_key is not None or unknown == "skip"):
         raise RequestError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")
     of_completions = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}
-    asked = [option for option, value in of_completions.items() if value is not None][:1]
+    asked = [name for name, value in of_completions.items() if value is not None][:1]
     refuse_several({"--no-completions": completions is False, **dict.fromkeys(asked, True)})
     _, saved = find_checkpoint(run, run_option, "any")
     data, texts = saved.config.data, [] if text is None else [text]
     part, skip = split or "val", unknown == "skip"
-    refuse_text_key(texts, text_key)
-    refuse_encoding(texts, encoding)
+    note_unread(texts, text_key, encoding)
     is_given = text is not None and holds_examples(data, text, text_key)
     has_completions = is_given or (text is None and data.format in ("pairs", "chat"))
     if not has_completions and (completions or asked):
-        option = asked[0] if asked else "--completions"
-        raise RequestError(f"{option} is for a run that learned pairs or chats, on examples")
+        asked = asked or ["--completions"]
+        raise RequestError(f"{asked[0]} is for a run that learned pairs or chats, on examples")
     if out is not None:
         require_writable(out)
         refuse_overwriting(out, [*data.sources, *data.val_sources, *texts], "--out")
@@ -150,7 +118,7 @@ def evaluate(
 def _print_classes(
     saved: Checkpoint,
     text: str | None,
-    split: Literal["val", "test"],
+    split: _Split,
     device: Device,
     changes: Mapping[str, str],
     *,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.train_request import is_override
+from gpt_cli.cli.options.config_argument import is_override
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import RequestError
 from gpt_cli.files.kinds import is_gguf

@@ -8,18 +8,8 @@ import typer
 from gpt_cli.analysis.inspection import inspect_text
 from gpt_cli.analysis.split_text import SplitText
 from gpt_cli.analysis.text_report import advise
-from gpt_cli.cli.options.data_options import (
-    TEXT_KEY,
-    VAL_FRACTION,
-    DocumentsOption,
-    EncodingOption,
-    SplitOption,
-    TestFractionOption,
-    TextKeyOption,
-    ValFractionOption,
-    ValSourceOption,
-    data_config,
-)
+from gpt_cli.cli.options.data_options import DATA_OPTIONS, CorpusArgument, data_config
+from gpt_cli.cli.options.shared_options import takes
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.config import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.detect import propose_lines
@@ -32,23 +22,13 @@ from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.tokenizer import Tokenizer
 
 
+@takes(DATA_OPTIONS)
 def inspect(
-    corpus: Annotated[
-        list[str],
-        typer.Argument(metavar="CORPUS", help="Files, folders, globs, - or builtin:NAME.", show_default=False),
-    ],
-    window: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Show training window N instead, counted from 0."),
-    ] = None,
-    val_fraction: ValFractionOption = VAL_FRACTION,
-    test_fraction: TestFractionOption = 0.0,
-    split: SplitOption = "characters",
-    val_source: ValSourceOption = None,
-    documents: DocumentsOption = None,
-    encoding: EncodingOption = "utf-8",
-    text_key: TextKeyOption = TEXT_KEY,
+    corpus: CorpusArgument,
+    window: Annotated[int | None, typer.Option(metavar="N", min=0, help="Show training window N, from 0.")] = None,
+    *,
     json: JsonOption = False,
+    **keys: Any,
 ) -> None:
     """Look a text over: rare and invisible characters, duplicates, train/val overlap, what a good loss is.
 
@@ -61,15 +41,7 @@ def inspect(
 
     Example: gpt data inspect book.txt
     """
-    keys = {
-        "val_fraction": val_fraction,
-        "test_fraction": test_fraction,
-        "split": split,
-        "val_source": val_source,
-        "documents": documents,
-        "encoding": encoding,
-        "text_key": text_key,
-    }
+    assert corpus  # it is a required argument
     if window is not None:
         _show_window(corpus, window, keys, json=json)
         return
@@ -78,9 +50,9 @@ def inspect(
         text = SplitText.find(data, note, progress)
         inspection = inspect_text(text, progress)
     is_plain = inspection.documents == 1 and text.text.files[0].file.records is None
-    if is_plain and documents is None and (proposal := propose_lines(next(text.text.blocks(0)).text)):
+    if is_plain and keys["documents"] is None and (proposal := propose_lines(next(text.text.blocks(0)).text)):
         note(proposal)
-    if test_fraction:
+    if keys["test_fraction"]:
         note("what is kept for the test was not looked at")
     if json:
         print_json({"corpus": corpus, **asdict(inspection), "advice": advise(inspection)})

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gpt_cli.cli.open_generator import generate_texts
-from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
 from gpt_cli.cli.options.prompts import Prompt, PromptsFormat, read_prompts
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
 from gpt_cli.cli.options.sampling_options import (
@@ -15,8 +14,8 @@ from gpt_cli.cli.options.sampling_options import (
     note_unmatched,
     sampling_options,
     sampling_params,
-    takes_sampling_options,
 )
+from gpt_cli.cli.options.shared_options import DeviceOption, DtypeOption, EngineOption, option, takes
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.sample_output import print_lines, print_samples, sample_record
 from gpt_cli.cli.unknown_characters import UnknownChoice, known_choices, located, unknown_option, without_unknown
@@ -30,7 +29,7 @@ _MAX = 100_000  # samples of a prompt, which are all kept
 _OUTPUT = "How many, and what is printed"
 
 
-@takes_sampling_options(*SAMPLING_OPTIONS)
+@takes(SAMPLING_OPTIONS)
 def sample(
     run: RunArgument = None,
     run_option: RunOption = None,

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from gpt_cli.cli.open_generator import open_scorer
-from gpt_cli.cli.options.data_options import refuse_encoding, refuse_text_key
-from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
+from gpt_cli.cli.options.data_options import note_unread
 from gpt_cli.cli.options.run_options import RunArgument, RunOption, find_checkpoint
+from gpt_cli.cli.options.shared_options import DeviceOption, DtypeOption, EngineOption, option
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import UnknownChoice, located, unknown_option, without_unknown
 from gpt_cli.corpus.readers import ReaderOptions
@@ -65,8 +65,7 @@ def score(
     data, context_length = saved.config.data, saved.config.model.context_length
     if html is not None:
         refuse_overwriting(html, [file, *data.sources, *data.val_sources], "--html")
-    refuse_text_key([file], text_key)
-    refuse_encoding([file], encoding)
+    note_unread([file], text_key, encoding)
     stride = checked_stride(stride, context_length)
     name = "standard input" if file == "-" else file
     written = _read(file, ReaderOptions(encoding, text_key), saved.tokenizer, unknown)

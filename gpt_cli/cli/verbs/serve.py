@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gpt_cli.cli.options.complete import complete_checkpoint
-from gpt_cli.cli.options.model_options import DeviceOption, DtypeOption, EngineOption, option
+from gpt_cli.cli.options.shared_options import DeviceOption, DtypeOption, EngineOption, option
 from gpt_cli.cli.output import note
 from gpt_cli.errors import require_package
 

@@ -8,20 +8,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from gpt_cli.cli.options.data_options import (
-    TEXT_KEY,
-    VAL_FRACTION,
-    DocumentsOption,
-    EncodingOption,
-    SplitOption,
-    TestFractionOption,
-    TextKeyOption,
-    ValFractionOption,
-    ValSourceOption,
-    config_of_options,
-    data_config,
-)
+from gpt_cli.cli.options.data_options import DATA_OPTIONS, CorpusArgument, config_of_options, data_config
 from gpt_cli.cli.options.fit_config import resolve_source, run_name
+from gpt_cli.cli.options.shared_options import takes
 from gpt_cli.cli.output import JsonOption, note, print_json, write_text
 from gpt_cli.cli.process import interruptible_progress
 from gpt_cli.config import DataConfig, TokenizerConfig
@@ -39,64 +28,45 @@ from gpt_cli.tokenizer import Tokenizer, UnknownCharacters, train_tokenizer
 from gpt_cli.tokenizer.loader import load_configured
 
 
+@takes(DATA_OPTIONS)
 def tokenize(
-    corpus: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CORPUS", help="Files, folders, globs, -, builtin:NAME or hf:OWNER/NAME.", show_default=False
-        ),
-    ] = None,
-    kind: Annotated[
-        TokenizerKind | None, typer.Option(help="One token per character, per byte, or learned tokens. [default: char]")
-    ] = None,
+    corpus: CorpusArgument = None,
+    kind: Annotated[TokenizerKind | None, typer.Option(help="Characters, bytes or BPE. [default: char]")] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(min=257, max=1_000_000, help="Tokens of a BPE, the 256 bytes included. [default: by the text]"),
+        typer.Option(min=257, max=1_000_000, help="Tokens of a BPE. [default: by the text]"),
     ] = None,
-    pattern: Annotated[
-        Pattern | None, typer.Option(help="How text is split before BPE merges. [default: by the text]")
-    ] = None,
+    pattern: Annotated[Pattern | None, typer.Option(help="Split before BPE merges. [default: by the text]")] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A ready one: tokenizer.json, GPT-2's encoder.json, a tiktoken rank file."),
+        Path | None, typer.Option(metavar="FILE", help="A tokenizer.json, GPT-2's encoder.json, or tiktoken ranks.")
     ] = None,
     train_bytes: Annotated[
-        int | None, typer.Option(min=1, max=INT32_MAX, help="How much text BPE learns from. [default: 100,000,000]")
+        int | None, typer.Option(min=1, max=INT32_MAX, help="Bytes that BPE learns from. [default: 100,000,000]")
     ] = None,
-    unknown: Annotated[
-        Literal["error", "token"], typer.Option(help="What --kind char does with a character that it lacks.")
-    ] = "error",
+    unknown: Annotated[Literal["error", "token"], typer.Option(help="Characters that --kind char lacks.")] = "error",
     min_count: Annotated[
         int, typer.Option(min=1, max=INT32_MAX, help="Occurrences that give a character a token of its own.")
     ] = 1,
     allow_special: Annotated[
-        bool, typer.Option("--allow-special", help="Text such as <|endoftext|> becomes the special token of a BPE.")
+        bool, typer.Option("--allow-special", help="Encode <|endoftext|> as the special token of a BPE.")
     ] = False,
-    val_fraction: ValFractionOption = VAL_FRACTION,
-    test_fraction: TestFractionOption = 0.0,
-    split: SplitOption = "characters",
-    val_source: ValSourceOption = None,
+    *,
     weight: Annotated[
-        list[int] | None,
-        typer.Option(min=1, max=INT32_MAX, help="Repeats of each CORPUS in the training split, one for each."),
+        list[int] | None, typer.Option(min=1, max=INT32_MAX, help="Repeats of each CORPUS in the training split.")
     ] = None,
-    documents: DocumentsOption = None,
-    encoding: EncodingOption = "utf-8",
-    text_key: TextKeyOption = TEXT_KEY,
-    processes: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="How many encode side by side. [default: one a core]")
-    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes. [default: one a core]")] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="DIR", help="Where the tokens go. [default: such as tokens/book-bpe1024]"),
+        typer.Option("--out", "-o", metavar="DIR", help="The store. [default: as tokens/book-bpe1024]"),
     ] = None,
-    text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show how this is encoded.")] = None,
-    ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show what these ids mean, as in '1 2 3'.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="TEXT", help="Show the encoding of a text.")] = None,
+    ids: Annotated[str | None, typer.Option(metavar="IDS", help="Show the text of ids, such as '1 2 3'.")] = None,
     json: JsonOption = False,
+    **keys: Any,
 ) -> int:
-    """Train or take a tokenizer, write the corpus as tokens, and print what they are like.
+    """Train or load a tokenizer, encode a corpus, and print statistics of its tokens.
 
-    The tokens and tokenizer.json go to --out, which `gpt train` takes as data.source. With --text or --ids only
+    The tokens and tokenizer.json are written to --out, a token store that `gpt train` takes. With --text or --ids only
     that encoding or decoding is shown, and nothing is written unless --out is given.
 
     Example: gpt tokenize book.txt --kind bpe --vocab-size 1024
@@ -106,19 +76,7 @@ def tokenize(
         raise RequestError(f"{shown[0]} needs a tokenizer: --tokenizer FILE, such as that of a run, or --kind byte")
     if not corpus and not shown:
         raise RequestError("there is nothing to tokenize: give a CORPUS, or --tokenizer FILE with --text or --ids")
-    data = None
-    if corpus:
-        data = data_config(
-            corpus,
-            weights=weight,
-            documents=documents,
-            encoding=encoding,
-            text_key=text_key,
-            split=split,
-            val_fraction=val_fraction,
-            test_fraction=test_fraction,
-            val_source=val_source,
-        )
+    data = data_config(corpus, weights=weight, **keys) if corpus else None
     config = _tokenizer_config(
         kind=kind,
         vocab_size=vocab_size,
@@ -145,8 +103,8 @@ def tokenize(
             result["decoding"] = _decode(used, ids)
     except UnknownCharacters as error:
         known = ["byte"] if tokenizer is None else []
-        keys = ["tokenizer.kind"]
-        raise RequestError(error.message, kind="set" if known else None, keys=keys, choices=known) from error
+        kind_key = ["tokenizer.kind"]
+        raise RequestError(error.message, kind="set" if known else None, keys=kind_key, choices=known) from error
     print_json(result) if json else write_text(f"{render_tokens(result)}\n")
     return 0
 
