@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from gpt_cli.cli.hints import add_hint
 from gpt_cli.cli.usage import takes_changes, unknown_command, usage_error
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import UserError
 
 _OTHERS = "Options"
 _PLAIN = {"int": "N", "float": "X", "str": "TEXT", "path": "PATH"}
@@ -33,14 +33,14 @@ class _Errors:
             raise usage_error(error, ctx, given) from error
 
     def refuse_empty(self: Any, ctx: Any, args: list[str]) -> None:
-        """Raise RequestError for an empty path or argument, which a script has from a variable that is not set."""
+        """Refuse an empty path or argument, which a script has from a variable that is not set."""
         values, _, given = self.make_parser(ctx).parse_args(list(args))
         for parameter in () if ctx.resilient_parsing else given:
             is_argument = parameter.param_type_name == "argument"
-            name = parameter.metavar if is_argument else max(parameter.opts, key=len)
+            name = f"'{parameter.metavar}'" if is_argument else max(parameter.opts, key=len)
             words = values[parameter.name] if parameter.multiple or parameter.nargs != 1 else [values[parameter.name]]
             if "" in (words or ()) and (is_argument or parameter.type_descriptor.annotation in (Path, list[Path])):
-                raise RequestError(f"{name} must not be empty")
+                ctx.fail(f"{name} must not be empty")
 
     def invoke(self: Any, ctx: Any) -> Any:
         try:

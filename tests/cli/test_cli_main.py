@@ -328,6 +328,7 @@ def test_of_an_option_given_twice_the_last_counts(gpt_here: Callable[..., Any], 
 
 def test_a_request_that_the_command_line_refuses_leads_to_the_help_of_the_command(gpt: Callable[..., Any]) -> None:
     assert gpt("diff", "runs/one").stderr.splitlines()[1:] == ["hint: gpt diff --help"]
+    assert gpt("runs", "--dir", "").stderr.splitlines()[1:] == ["hint: gpt runs --help"]
     assert gpt("runs", "--dir", "nowhere").stderr.splitlines()[1:] == []  # which another room refuses
 
 
