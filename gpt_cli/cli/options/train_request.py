@@ -136,9 +136,9 @@ def _of_texts(names: list[str], overrides: list[str], stdin: Stdin, *, into_run:
     is_there = Path(run_dir, CONFIG).is_file()
     base = None
     if init_from is not None and not is_there:  # a run resumes without the one that it began from
-        from gpt_cli.cli.options.inherit import inherit  # and torch
+        from gpt_cli.search.inherit import inherit  # and torch
 
-        base = inherit(Path(init_from), values)
+        base = inherit(Path(init_from), values, note)
     data_format = "labelled" if values.get("task.kind") == "classes" else values.get("data.format", "text")
     sources = keep_stdin(sources, validation, data_format, run_dir, stdin)
     rest = [override for override in overrides if not override.startswith("data.source=")]

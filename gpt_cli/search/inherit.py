@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt_cli.cli.output import note
 from gpt_cli.config import to_yaml_scalar
 from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.schema import rate_keys
 from gpt_cli.config.section import ConfigValues
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import Notify, RequestError
 from gpt_cli.files.kinds import is_checkpoint
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_files import is_imported
@@ -26,7 +25,7 @@ class Base:
     sentences: list[str]
 
 
-def inherit(path: Path, requested: ConfigValues) -> Base:
+def inherit(path: Path, requested: ConfigValues, note: Notify) -> Base:
     """Return the model, tokenizer, optimizer and gentler rates of the run or checkpoint `path`.
 
     Raises RequestError where there is none, and where another model or another tokenizer is `requested`, into which its
