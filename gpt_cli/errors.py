@@ -95,6 +95,10 @@ class RequestError(UserError):
     exit_code = ExitCode.USAGE
 
 
+class UsageError(RequestError):
+    """The command line is wrong by itself: the way out is the help of the command."""
+
+
 def first_line(error: Exception) -> str:
     """The first line of an error's text, or its type if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Mapping
 from shlex import quote
-from traceback import walk_tb
 
-from gpt_cli.errors import ErrorKind, RequestError, UserError
+from gpt_cli.errors import ErrorKind, UsageError, UserError
 
 WAYS_OUT: Mapping[ErrorKind, str] = {
     "set": "{assignment}",
@@ -34,9 +33,7 @@ _OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
 """Options that are not named after their key."""
 
 
-def add_hint(
-    error: UserError, options: Collection[str], *, takes_keys: bool = False, command: str | None = None
-) -> None:
+def add_hint(error: UserError, options: Collection[str], *, takes_keys: bool = False, command: str = "gpt") -> None:
     """Give `error` the hint of its class; if the command line is wrong, the help of `command`.
 
     Keys are written as `options` of the command, where it has them, unless it takes keys itself; and a text that takes
@@ -60,13 +57,5 @@ def add_hint(
             error.choices = ()  # nothing that this command takes
         else:
             error.hint = hint
-    elif command and _is_usage(error):
+    elif isinstance(error, UsageError) and not error.choices:
         error.hint = f"{command} --help"
-
-
-def _is_usage(error: UserError) -> bool:
-    """True for a request that the command line itself refuses, without anything that may have been meant."""
-    if not isinstance(error, RequestError) or error.choices or error.where or error.keys or error.path:
-        return False
-    *_, (raising, _) = walk_tb(error.__traceback__)
-    return str(raising.f_globals["__name__"]).startswith("gpt_cli.cli.")

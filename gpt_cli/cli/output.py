@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 from gpt_cli.terminal.escape import escape_control_chars
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -36,7 +36,7 @@ def list_characters(characters: list[str]) -> str:
 def refuse_several(given: Mapping[str, bool]) -> None:
     """Raise RequestError if more than one of these options, which exclude each other, is given."""
     if len(names := [option for option, is_given in given.items() if is_given]) > 1:
-        raise RequestError(f"give {names[0]} or {names[1]}, not both")
+        raise UsageError(f"give {names[0]} or {names[1]}, not both")
 
 
 def print_json(value: Any) -> None:

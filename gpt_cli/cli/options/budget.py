@@ -13,7 +13,7 @@ from gpt_cli.config.keys import dotted_keys, get_key, replace_keys
 from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
 from gpt_cli.config.section import parse_duration
 from gpt_cli.corpus.prepare import prepare_corpus
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files.kinds import CONFIG
 from gpt_cli.run.run_files import run_of
 
@@ -76,5 +76,5 @@ def refuse_another_length(values: Mapping[str, object]) -> None:
 def seconds_of(option: str, text: str) -> float:
     """Return the seconds in `text`, such as 90s, 30m or 1h30m, of `option`. Raises RequestError for anything else."""
     if (seconds := parse_duration(text)) is None:
-        raise RequestError(f"{option} must be a time such as 90s, 30m or 1h30m, not {text!r}")
+        raise UsageError(f"{option} must be a time such as 90s, 30m or 1h30m, not {text!r}")
     return float(seconds)

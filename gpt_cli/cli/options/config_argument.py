@@ -14,7 +14,7 @@ from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.config.conditions import missing_condition, recipe_has_effect
 from gpt_cli.config.keys import dotted_keys, fields, get_key, sections
 from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 from gpt_cli.run.run_files import run_of
 
 _FOLLOWING = ("data.split", "sample.prefix", "sample.suffix", "sample.stop")  # data.format, whatever they are set to
@@ -56,7 +56,7 @@ def file_first(verb: str, first: str, others: Sequence[str], *, missing: str = "
     arguments = [first, *others]
     file = next((argument for argument in arguments if not is_override(argument)), None)
     if file is None:
-        raise RequestError(f"gpt {verb} needs a {missing} that {first} changes")
+        raise UsageError(f"gpt {verb} needs a {missing} that {first} changes")
     arguments.remove(file)
     return file, arguments
 
@@ -76,7 +76,7 @@ def config_or_defaults(arguments: Sequence[str]) -> Config:
     overrides = [argument for argument in arguments if is_override(argument)]
     files = [argument for argument in arguments if argument not in overrides]
     if len(files) > 1:
-        raise RequestError(f"give one config, not {len(files)}")
+        raise UsageError(f"give one config, not {len(files)}")
     if files:
         return load_effective(Path(files[0]), overrides)
     config = parse_config("", "the defaults", overrides)

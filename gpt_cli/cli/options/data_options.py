@@ -18,7 +18,7 @@ from gpt_cli.corpus.hub import pin_config
 from gpt_cli.corpus.readers import RECORD_SUFFIXES, UTF8_SUFFIXES
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.stored_file import inner_suffix
-from gpt_cli.errors import RequestError, UserError
+from gpt_cli.errors import RequestError, UsageError, UserError
 from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.literals import DocumentUnit, SplitBy
 from gpt_cli.terminal.words import plural
@@ -64,7 +64,7 @@ def data_config(corpus: list[str], **keys: Any) -> DataConfig:
     for source in corpus:
         refuse_unless(TEXTS - {"config"} if _is_config(source) else TEXTS, source, "text")
     if (weights := keys.get("weights")) and len(weights) != len(corpus):
-        raise RequestError(f"--weight is given {plural(len(weights), 'time')} for {plural(len(corpus), 'text')}")
+        raise UsageError(f"--weight is given {plural(len(weights), 'time')} for {plural(len(corpus), 'text')}")
     config = config_of_options({"data": {"source": corpus[0] if len(corpus) == 1 else corpus, **keys}})
     refuse_twice(corpus)
     return pin_config(config, note).data  # all passes over a text are then of one commit

@@ -9,7 +9,7 @@ from gpt_cli.cli.options.shared_options import OptionTable, option
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config
 from gpt_cli.corpus.small_file import read_small_file
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 from gpt_cli.sampling import SamplingOptions, SamplingParams, random_seed
 from gpt_cli.sampling.sampling_params import with_learned_end
 from gpt_cli.sampling.text_stream import FinishReason
@@ -96,5 +96,5 @@ def _parse_bias(text: str) -> tuple[str | int, float]:
         bias = float(number if token else "")
     except ValueError:
         shown = escape_control_chars(text)
-        raise RequestError(f"--logit-bias must be TOKEN=NUMBER, not '{shown}'") from None
+        raise UsageError(f"--logit-bias must be TOKEN=NUMBER, not '{shown}'") from None
     return (int(token[1:]) if token.startswith("#") and token[1:].isdecimal() else token), bias

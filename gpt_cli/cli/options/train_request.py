@@ -19,7 +19,7 @@ from gpt_cli.config.paths import is_gone
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.hub import pin_config, pin_sources
 from gpt_cli.corpus.prepare import check_paths
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files.kinds import CONFIG, RUN, TEXTS, YAML, Kind, kind_of, refuse_unless
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.files.os_errors import translate_os_errors
@@ -51,7 +51,7 @@ def resolve(arguments: Sequence[str], file: Path | None = None, *, stdin: Stdin,
     overrides = [argument for argument in arguments if is_override(argument)]
     names = [argument for argument in arguments if not is_override(argument)]
     if names and file is not None:
-        raise RequestError(f"give either --config {file} or {names[0]}, not both")
+        raise UsageError(f"give either --config {file} or {names[0]}, not both")
     if len(names) == 1:
         file = config_file(names[0])
     else:

@@ -17,7 +17,7 @@ from gpt_cli.cli.unknown_characters import UnknownOption, without_unknown
 from gpt_cli.config import DataConfig
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files.kinds import TEXTS, kind_of, refuse_unless
 from gpt_cli.run.find_run import is_run
 from gpt_cli.terminal.escape import escape_control_chars
@@ -58,7 +58,7 @@ def classify(
         refuse_unless(TEXTS, text, "text")
     path, saved = find_checkpoint(None, run, "classes")
     if not texts:
-        raise RequestError("there is nothing to classify: give a text, a file, or - for lines of standard input")
+        raise UsageError("there is nothing to classify: give a text, a file, or - for lines of standard input")
     note(f"{path}, step {saved.step:,}")
     note_unread(filter(_names_file, texts), text_key, encoding)
     inputs = list(_read(texts, saved.config.data, text_key, encoding))

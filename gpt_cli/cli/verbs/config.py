@@ -25,7 +25,7 @@ from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import parse_overrides
 from gpt_cli.corpus.hub import pin_sources
 from gpt_cli.corpus.sources import refuse_overwriting
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files import replace_file
 from gpt_cli.files.kinds import CONFIG, kind_of, refuse_unless
 from gpt_cli.files.locations import require_writable
@@ -106,7 +106,7 @@ def init(
         text, changes = file_first("config init", changes[0], changes[1:], missing="TEXT")
         refuse_unless(FITTED, text, "text")
     if other := next((word for word in changes if not is_override(word)), None):
-        raise RequestError(f"one TEXT at a time: {other} is a second one; data.source=[A,B] fits one to several")
+        raise UsageError(f"one TEXT at a time: {other} is a second one; data.source=[A,B] fits one to several")
     path = output or Path("config.yaml" if text is None else f"{run_name(text)}.yaml")
     is_printed = str(path) == "-"
     if not is_printed:

@@ -7,7 +7,7 @@ import typer
 
 from gpt_cli.cli.options.run_options import RunsOption, find_many
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 
 
 def diff(
@@ -28,7 +28,7 @@ def diff(
     from gpt_cli.report.run_record import read_records
 
     if len([*(runs or ()), *(run_options or ())]) < 2:
-        raise RequestError("give two runs or more to compare")
+        raise UsageError("give two runs or more to compare")
     records = read_records(find_many(runs, run_options), note)
     differences = compare(records)
     print_json(to_json(records, differences)) if json else print(render_differences(records, differences))

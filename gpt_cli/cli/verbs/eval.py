@@ -17,7 +17,7 @@ from gpt_cli.cli.process import gc_paused
 from gpt_cli.cli.unknown_characters import UnknownOption
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import refuse_overwriting
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.evaluation.completions import Completion, measure_completions, require_sacrebleu
 from gpt_cli.evaluation.given_examples import holds_examples, read_given_examples
 from gpt_cli.files import replace_file
@@ -65,7 +65,7 @@ def evaluate(
     """
     refuse_several({"--split": split is not None, "--text": text is not None})
     if text is None and (encoding is not None or text_key is not None or unknown == "skip"):
-        raise RequestError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")
+        raise UsageError("--encoding and --text-key are of --text, as is --unknown skip: it is not given")
     of_completions = {"--beams": beams, "--examples": examples, "--baselines": baselines or None, "--out": out}
     asked = [name for name, value in of_completions.items() if value is not None][:1]
     refuse_several({"--no-completions": completions is False, **dict.fromkeys(asked, True)})
@@ -77,7 +77,7 @@ def evaluate(
     has_completions = is_given or (text is None and data.format in ("pairs", "chat"))
     if not has_completions and (completions or asked):
         asked = asked or ["--completions"]
-        raise RequestError(f"{asked[0]} is for a run that learned pairs or chats, on examples")
+        raise UsageError(f"{asked[0]} is for a run that learned pairs or chats, on examples")
     if out is not None:
         require_writable(out)
         refuse_overwriting(out, [*data.sources, *data.val_sources, *texts], "--out")

@@ -7,7 +7,7 @@ import typer
 
 from gpt_cli.cli.options.complete import complete_checkpoint
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files.locations import refuse_dash, require_writable
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.run.checkpoint import Checkpoint
@@ -53,7 +53,7 @@ def export(
     """
     to = _format(to, target)
     if to != "gguf" and dtype in ("q8_0", "q4_0"):
-        raise RequestError(f"--dtype {dtype} is for --to gguf")
+        raise UsageError(f"--dtype {dtype} is for --to gguf")
     path = find_run(run)
     with translate_os_errors("write" if to == "gguf" else "create", target):
         if target.exists():

@@ -8,7 +8,7 @@ import typer
 
 from gpt_cli.cli.options.config_argument import is_override
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files.kinds import is_gguf
 from gpt_cli.files.locations import refuse_dash, to_slug
 from gpt_cli.terminal.words import with_article
@@ -47,14 +47,14 @@ def import_(
     kind = arguments.pop(0) if arguments[0] in ("hf", "gguf") and len(arguments) > 1 else None
     source, *names = arguments
     if change := next(filter(is_override, names), None):
-        raise RequestError(f"{change} is no name of a run, and no key changes a model that is imported")
+        raise UsageError(f"{change} is no name of a run, and no key changes a model that is imported")
     if len(names) > 1:
-        raise RequestError(f"one model becomes one run, and {names[1]} is a third name")
+        raise UsageError(f"one model becomes one run, and {names[1]} is a third name")
     run_dir = Path(names[0]) if names else Path("runs", to_slug(Path(abspath(source)).stem))
     refuse_dash(run_dir, "a run")
     is_adapter = kind is None and isfile(join(source, "adapter_config.json"))
     if base is not None and not is_adapter:
-        raise RequestError(f"--base is for an adapter of PEFT, which {source} is not")
+        raise UsageError(f"--base is for an adapter of PEFT, which {source} is not")
     if is_adapter:
         from gpt_cli.export.peft import import_peft
 

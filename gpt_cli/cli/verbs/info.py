@@ -10,7 +10,7 @@ from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.config_argument import file_first, load_effective
 from gpt_cli.cli.options.run_options import RunOption, one_run
 from gpt_cli.cli.output import JsonOption, note, print_json
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 from gpt_cli.files.kinds import kind_of
 from gpt_cli.run.find_run import find_run
 
@@ -42,9 +42,9 @@ def info(
     if path is not None and (kind_of(path) == "config" or (kind_of(path) == "text" and path.is_file())):
         config = load_effective(path, changes)
     elif devices is not None:
-        raise RequestError("--devices is for a config file: a run has been trained already")
+        raise UsageError("--devices is for a config file: a run has been trained already")
     elif changes:
-        raise RequestError(f"a run has the config it has, and {changes[0]} cannot change it")
+        raise UsageError(f"a run has the config it has, and {changes[0]} cannot change it")
     else:
         path = find_run(path)
 

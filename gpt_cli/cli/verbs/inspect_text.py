@@ -15,7 +15,7 @@ from gpt_cli.config import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.corpus.store import MappedTokens, Tokens, TokenStore, find_store
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 from gpt_cli.report.text_report_view import render_inspection
 from gpt_cli.report.window_view import CONTEXT_LENGTH, cut_window, render_window, window_json
 from gpt_cli.terminal.progress import stage_progress
@@ -80,6 +80,6 @@ def _training_tokens(corpus: list[str], keys: dict[str, Any]) -> tuple[Tokenizer
         return tokenized.tokenizer, tokenized.train
     if given := [key for key, value in keys.items() if value != getattr(DataConfig(), key)]:
         option = f"--{given[0].replace('_', '-')}"
-        raise RequestError(f"{option} is for texts: {path} is a token store, which was divided when it was made")
+        raise UsageError(f"{option} is for texts: {path} is a token store, which was divided when it was made")
     store = TokenStore.open(path)
     return store.tokenizer, store.mapped("train", verify=False)

@@ -20,7 +20,7 @@ from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.sample_output import print_lines, print_samples, sample_record
 from gpt_cli.cli.unknown_characters import UnknownChoice, known_choices, located, unknown_option, without_unknown
 from gpt_cli.corpus.turn_template import refuse_marks
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import UsageError
 from gpt_cli.sampling import encode_prompt
 from gpt_cli.terminal.words import plural
 from gpt_cli.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ def sample(
     """
     refuse_several({"--json": as_json, "--jsonl": jsonl})
     if as_json and prompts is not None:
-        raise RequestError("--json is for one prompt, and --jsonl for several")
+        raise UsageError("--json is for one prompt, and --jsonl for several")
     inputs = read_prompts(prompt, prompt_file, prompts, prompts_format)
     options = sampling_options({**given, "log_probs": jsonl or None})
     path, saved = find_checkpoint(run, run_option)

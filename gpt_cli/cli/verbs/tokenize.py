@@ -18,7 +18,7 @@ from gpt_cli.corpus.prepare import learn_tokenizer, tokenize_corpus
 from gpt_cli.corpus.small_file import as_request_error
 from gpt_cli.corpus.store import TokenStore, is_store
 from gpt_cli.corpus.tokenize_pipeline import Tokenized
-from gpt_cli.errors import RequestError
+from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files import DamagedError
 from gpt_cli.files.locations import refuse_dash
 from gpt_cli.files.os_errors import translate_os_errors
@@ -73,9 +73,9 @@ def tokenize(
     """
     shown = [option for option, value in {"--text": text, "--ids": ids}.items() if value is not None]
     if shown and tokenizer is None and not corpus and kind != "byte":  # which is learned from no text
-        raise RequestError(f"{shown[0]} needs a tokenizer: --tokenizer FILE, such as that of a run, or --kind byte")
+        raise UsageError(f"{shown[0]} needs a tokenizer: --tokenizer FILE, such as that of a run, or --kind byte")
     if not corpus and not shown:
-        raise RequestError("there is nothing to tokenize: give a CORPUS, or --tokenizer FILE with --text or --ids")
+        raise UsageError("there is nothing to tokenize: give a CORPUS, or --tokenizer FILE with --text or --ids")
     data = data_config(corpus, weights=weight, **keys) if corpus else None
     config = _tokenizer_config(
         kind=kind,
@@ -159,6 +159,6 @@ def _write_tokens(data: DataConfig, config: TokenizerConfig, out: Path, processe
 def _decode(tokenizer: Tokenizer, ids: str) -> str:
     words = re.split(r"[\s,]+", ids.strip("[] \n"))
     if wrong := next((word for word in words if not re.fullmatch(r"[0-9]{1,9}", word)), None):
-        raise RequestError(f"--ids takes token ids, whole numbers from 0 up, not '{wrong}'")
+        raise UsageError(f"--ids takes token ids, whole numbers from 0 up, not '{wrong}'")
     with as_request_error():
         return tokenizer.decode([int(word) for word in words if word])
