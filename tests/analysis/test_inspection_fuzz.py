@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from gpt_cli.cli.main import app, main
+from gpt_cli.cli.main import main
 from gpt_cli.terminal.escape import escape_control_chars
 
 pytestmark = pytest.mark.robust
@@ -71,8 +70,6 @@ def test_an_odd_text_gives_an_answer_or_one_clear_error(
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    command = typer.main.get_command(app)  # built once: it takes longer than most answers
-    monkeypatch.setattr(typer.main, "get_command", lambda _: command)
     answers = 0
     for number, data in enumerate(odd_bytes(count)):
         Path("odd.txt").write_bytes(data)

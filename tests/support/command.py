@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from gpt_cli.cli.main import main
+from gpt_cli.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +52,10 @@ def parse_arguments(arguments: list[str]) -> None:
     context = typer.Context(command, info_name="gpt")
     while hasattr(command, "resolve_command") and arguments and not arguments[0].startswith("-"):
         _, command, arguments = command.resolve_command(context, arguments)
-    command.make_context(command.name, list(arguments))
+    try:
+        command.make_context(command.name, list(arguments))
+    except RequestError as error:
+        raise (error.__cause__ or error) from None
 
 
 def as_json(answer: Outcome) -> dict[str, Any]:
