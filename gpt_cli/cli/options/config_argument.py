@@ -33,7 +33,7 @@ ConfigOrDefaultsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CONFIG|section.key=value",
-        help="A config file, and keys to override. [default: the defaults]",
+        help="A config file, and keys to override. [default: no file]",
         show_default=False,
         autocompletion=complete_change,
     ),
