@@ -5,10 +5,10 @@ import shlex
 from typing import Any
 
 import pytest
+import typer
 
 from docs.make_reference import commands_page, config_page, every_command, example, values
 from gpt_cli.config.keys import fields, schema_of
-from gpt_cli.errors import RequestError
 from tests.support.command import ROOT, parse_arguments
 
 PAGES = ROOT / "docs" / "reference"
@@ -62,7 +62,7 @@ def test_the_example_of_a_verb_is_one_that_it_takes_and_stands_on_one_line(path:
     assert line.startswith(path)
     assert f"  Example: {line}\n" in command.get_help(COMMANDS[path])
     parse_arguments(shlex.split(line.partition(" > ")[0])[1:])
-    with pytest.raises(RequestError, match="no such option"):
+    with pytest.raises(typer.TyperException):
         parse_arguments([*shlex.split(path)[1:], "--no-such-option"])
 
 
