@@ -45,7 +45,7 @@ def run_python(source: str, directory: Path, **variables: str) -> str:
 
 
 def parse_arguments(arguments: list[str]) -> None:
-    """Take `arguments` of `gpt` apart as `gpt` does, and run nothing. Raises RequestError."""
+    """Take `arguments` of `gpt` apart as `gpt` does, and run nothing. Raises typer.TyperException."""
     from gpt_cli.cli.main import app
 
     command: Any = typer.main.get_command(app)
