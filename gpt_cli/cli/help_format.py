@@ -1,5 +1,6 @@
 """Commands and groups of Typer with our errors and our layout of `--help`."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ class _Errors:
         except typer.TyperException as error:
             from gpt_cli.config.removed import without_removed_options
 
+            if getattr(error, "option_name", None) == "--debug":  # an option of `gpt`, which may stand anywhere
+                os.environ["GPT_DEBUG"] = "1"
+                given.remove("--debug")
+                return self.parse_args(ctx, given)
             if (kept := without_removed_options(ctx.command_path, given)) != given:
                 return self.parse_args(ctx, kept)
             raise usage_error(error, ctx, given) from error

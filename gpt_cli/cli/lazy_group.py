@@ -56,7 +56,7 @@ def load(name: str) -> Any:
     module, attribute, short_help = COMMANDS[name]
     verb = getattr(import_module(f"gpt_cli.cli.verbs.{module}"), attribute)
     if not isinstance(verb, typer.Typer):
-        app = App(add_completion=False)
+        app = App()
         app.command()(verb)
         verb = app
     command = typer.main.get_command(verb)

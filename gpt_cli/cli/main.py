@@ -46,6 +46,8 @@ def gpt(
 
     Start with `gpt train TEXT`, then `gpt sample`.
     """
+    if debug:
+        os.environ["GPT_DEBUG"] = "1"
     if version or context.invoked_subcommand is None:
         print(f"gpt {__version__}" if version else context.get_help())
         raise typer.Exit
@@ -91,18 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    """Run a command line. `--debug` may be anywhere in it, and `gpt help VERB` is `gpt VERB --help`."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    if "--debug" in arguments[:end]:
-        os.environ["GPT_DEBUG"] = "1"
-    kept = [word for word in arguments[:end] if word != "--debug"] + arguments[end:]
-    if kept[:1] == ["help"]:
-        kept = [*kept[1:], "--help"]
+    """Run a command line. `gpt help VERB` is `gpt VERB --help`."""
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     command = typer.main.get_command(app)
     columns = shutil.get_terminal_size().columns
     width = columns - 2 if columns < 52 else None  # None: at least 50, however narrow the terminal
     try:
-        with command.make_context("gpt", kept, terminal_width=width) as context:
+        with command.make_context("gpt", arguments, terminal_width=width) as context:
             code = command.invoke(context)
     except typer.Exit as request:
         return request.exit_code

@@ -17,7 +17,7 @@ from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files.kinds import CONFIG
 from gpt_cli.run.run_files import run_of
 
-JobsOption = Annotated[int | None, typer.Option(min=1, max=1024, help="Runs side by side; default: one per core.")]
+JobsOption = Annotated[int | None, typer.Option(min=1, max=1024, help="Runs at once; default: one per core or GPU.")]
 _LENGTHS = ("train.steps", "train.max_minutes")
 
 

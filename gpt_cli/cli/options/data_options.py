@@ -30,6 +30,7 @@ CorpusArgument = Annotated[
     ),
 ]
 VAL_FRACTION, TEXT_KEY = 0.1, "text"
+KEYS_OF_READING = ("data.text_key", "data.encoding")
 DATA_OPTIONS: OptionTable = {
     "val_fraction": (Annotated[float, typer.Option(help="The last part, held out for validation.")], VAL_FRACTION),
     "test_fraction": (Annotated[float, typer.Option(help="The part after it, for `gpt eval --split test`.")], 0.0),
@@ -78,16 +79,21 @@ def _is_config(source: str) -> bool:
         return False
 
 
-def note_unread(corpus: Iterable[str], text_key: str | None, encoding: str | None) -> None:
-    """Note a --text-key or --encoding that has no effect on any of `corpus`."""
+def note_unread(
+    corpus: Iterable[str],
+    text_key: str | None,
+    encoding: str | None,
+    names: tuple[str, str] = ("--text-key", "--encoding"),
+) -> None:
+    """Note a `text_key` or an `encoding`, given by these `names`, that has no effect on any of `corpus`."""
     files = [find_path(source) for source in corpus if "\0" not in source]
     if not files or not all(file.is_file() and not is_archive(file) for file in files):
         return
     suffixes = {inner_suffix(file) for file in files}
     if text_key not in (None, TEXT_KEY) and suffixes.isdisjoint(RECORD_SUFFIXES):
-        note(f"--text-key has no effect: {files[0]} is plain text")
+        note(f"{names[0]} has no effect: {files[0]} is plain text")
     if encoding is not None and encoding.lower().replace("-", "") != "utf8" and suffixes <= {*UTF8_SUFFIXES}:
-        note(f"--encoding has no effect: {files[0]} is always UTF-8")
+        note(f"{names[1]} has no effect: {files[0]} is always UTF-8")
 
 
 def refuse_twice(source: str | list[str]) -> None:

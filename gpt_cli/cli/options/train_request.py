@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpt_cli.cli.options.budget import lift_budget, refuse_another_length
 from gpt_cli.cli.options.config_argument import is_override, note_without_effect
-from gpt_cli.cli.options.data_options import refuse_twice
+from gpt_cli.cli.options.data_options import KEYS_OF_READING, note_unread, refuse_twice
 from gpt_cli.cli.options.fit_config import fit_to_this_machine, resolve_source, run_name
 from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin
 from gpt_cli.cli.output import note
@@ -102,7 +102,7 @@ def _of_file(file: Path, overrides: list[str], stdin: Stdin) -> Config:
     run = run_of(config)
     if run is None:
         refuse_twice(config.data.sources)
-    elif "-" in (there := load_config(run / CONFIG).data).sources + there.val_sources:
+    elif stdin != "refuse" and "-" in (there := load_config(run / CONFIG).data).sources + there.val_sources:
         return config  # a run of an older version reads standard input again
     data = config.data
     kept = keep_stdin(data.sources, data.val_sources, data.format, config.run_dir, stdin)
@@ -139,6 +139,7 @@ def _of_texts(names: list[str], overrides: list[str], stdin: Stdin, *, into_run:
         from gpt_cli.search.inherit import inherit  # and torch
 
         base = inherit(Path(init_from), values, note)
+    note_unread(sources, values.get("data.text_key"), values.get("data.encoding"), KEYS_OF_READING)
     data_format = "labelled" if values.get("task.kind") == "classes" else values.get("data.format", "text")
     sources = keep_stdin(sources, validation, data_format, run_dir, stdin)
     rest = [override for override in overrides if not override.startswith("data.source=")]

@@ -33,7 +33,7 @@ from gpt_cli.files.os_errors import translate_os_errors
 
 VALUE_WIDTH = 40  # a longer value does not push the other origins aside
 
-app = App(rich_markup_mode=None)
+app = App()
 
 
 @app.callback(invoke_without_command=True)

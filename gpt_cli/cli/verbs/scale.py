@@ -39,6 +39,7 @@ def scale(
 
     Example: gpt scale configs/quickstart.yaml --budget 30m
     """
+    seconds = seconds_of("--budget", budget)
     config, file, overrides = resolve(arguments, stdin="refuse", into_run=False)
     if config.train.budget is not None or config.optim.lr == "auto":
         raise RequestError("a ladder has one rate and its own steps: leave out train.budget and optim.lr=auto")
@@ -49,7 +50,6 @@ def scale(
         note(f"{config.run_dir} exists, and its config is scaled; run_dir=runs/NAME fits one to this machine")
     home = out or Path("scales", Path(config.run_dir).name)
     refuse_dash(home)
-    seconds = seconds_of("--budget", budget)
 
     from gpt_cli.report.scale_text import draw_scale, render_scale
     from gpt_cli.search.scaling.run_scale import ADVISED, ScaleRequest, run_scale

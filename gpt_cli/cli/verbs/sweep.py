@@ -1,6 +1,7 @@
 """`gpt sweep`: a config under other values, compared over seeds."""
 
-from itertools import islice
+import math
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ from gpt_cli.search.sweep.sweep import SweepRequest
 from gpt_cli.terminal.words import plural
 
 _SEEDS = 3
-_CORNERS = 100  # that are looked at: each is a config, which takes milliseconds to load
+_CORNERS = 100  # that are looked at for a note: each is a config, which takes milliseconds to load
 _WITHOUT_LOSS = ("sample.", "log.", "checkpoint.", "runtime.watchdog_minutes")
 
 
@@ -87,10 +88,10 @@ def _check_effects(request: SweepRequest) -> None:
     for axis in request.axes:
         if axis.key.startswith(_WITHOUT_LOSS):
             raise RequestError(f"{axis.key} has no effect here: no loss depends on it")
-        points = islice(corners(request.axes), _CORNERS)
-        needs = [missing_condition(request.config_of(point), axis.key) for point in points]
-        if all(needs) and len(needs) < _CORNERS:
-            raise RequestError(f"{axis.key} has no effect here: it needs {needs[0]}")
-        if needed := next(filter(None, needs), None):
+        needs = (missing_condition(request.config_of(point), axis.key) for point in corners(request.axes))
+        first = list(takewhile(bool, needs))  # it stops at a point where the key has an effect
+        if len(first) == math.prod(len(axis.ends()) for axis in request.axes):
+            raise RequestError(f"{axis.key} has no effect here: it needs {first[0]}")
+        if needed := next(filter(None, [*first[:1], *islice(needs, _CORNERS)]), None):
             note(f"{axis.key} has no effect without {needed}: settings that differ in {axis.key} alone are then equal")
     note_without_effect(request.config_of(next(iter(corners(request.axes)))), request.fixed)
