@@ -29,7 +29,7 @@ WAYS_OUT: Mapping[ErrorKind, str] = {
     "no corpus": "gpt data get {path}",
 }
 """The hint for each class of error."""
-_OPTIONS = {"tokenizer.file": "--tokenizer", "data.source": "--text"}
+_OPTIONS = {"tokenizer.file": "--tokenizer"}
 """Options that are not named after their key."""
 
 

@@ -48,6 +48,13 @@ def known_choices(tokenizer: Tokenizer, choices: Sequence[str], unknown: Unknown
     return known
 
 
+def note_unknown_stops(tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+    """Note each of `stops` that no text can have, since the vocabulary lacks characters of it."""
+    for stop in stops:
+        if missing := tokenizer.unknown_characters(stop):
+            note(f"no text stops at '{stop}', since the vocabulary lacks it: {list_characters(missing)}")
+
+
 def refuse_unknown(tokenizer: Tokenizer, texts: Mapping[str, str]) -> None:
     """Raise RequestError for the first of `texts`, by its name in the message, that the vocabulary cannot spell."""
     for name, text in texts.items():

@@ -227,7 +227,7 @@ def _read(path: Path) -> str:
             raise DamagedError(missing, kind="damaged run", path=path.parent) from None
         link = f": it is a link to {os.readlink(path)}" if path.is_symlink() else ""
         choices = _similar(path)
-        kind: ErrorKind | None = None if choices else "no config"
+        kind: ErrorKind | None = "no config" if path.parent.is_dir() and not choices else None
         raise RequestError(f"there is no config file {path}{link}", path=path, choices=choices, kind=kind) from None
     except IsADirectoryError:
         inside = [str(path / "config.yaml")] if (path / "config.yaml").is_file() else []

@@ -150,7 +150,7 @@ def encode_examples(tokenizer: Tokenizer, examples: Sequence[TrainingExample], c
 def read_examples(source: str, data: DataConfig, note: Notify) -> Iterator[TrainingExample]:
     """Yield the examples of `source` in order; records with nothing at all are skipped.
 
-    Raises as reading does, NoExamplesError for plain text, and UserError, with its location, for an example without a
+    Raises as reading does, RequestError for plain text, and UserError, with its location, for an example without a
     completion.
     """
     if data.format == "pairs":

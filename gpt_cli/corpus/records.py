@@ -34,13 +34,14 @@ class MissingKeyError(UserError):
         found = record.values.get(key)
         instead = "" if found is None else f": it is {name_of_type(found)}"
         listed = f"; keys: {', '.join(names)[:_LISTED]}" if names else ""
-        texts = [name for name, value in record.values.items() if isinstance(value, str)]
+        texts = {name: len(value) for name, value in record.values.items() if isinstance(value, str)}
+        is_clear = option == "data.text_key" and texts  # of a label or a prompt, another key may be meant
         super().__init__(
             f"no {kind} under the key '{key}'{instead}{listed}",
             where=record.where,
-            kind="set" if names else None,
+            kind="set" if is_clear else None,
             keys=[option],
-            choices=texts or ["KEY"],
+            choices=[max(texts, key=texts.__getitem__)] if is_clear else [],
         )
 
 

@@ -69,10 +69,10 @@ def check_labels(texts: Sequence[LabelledText], labels: Sequence[str]) -> None:
     for text in texts:
         if text.label in labels:
             continue
-        label, choices = f"'{escape_control_chars(text.label[:50])}'", labels[:_LISTED]
+        label, known = f"'{escape_control_chars(text.label[:50])}'", ", ".join(labels[:_LISTED])
         if text.is_record:
-            raise UserError(f"the run has no label {label}", where=text.where, choices=choices)
-        raise UserError(f"{text.where} has no label: its folder is called {label}", choices=choices)
+            raise UserError(f"the run has no label {label}: its labels are {known}", where=text.where)
+        raise UserError(f"{text.where} has no label: its folder is called {label}, and the labels are {known}")
 
 
 class UnknownDropper:

@@ -170,7 +170,7 @@ def test_the_verb_answers_for_configs_and_runs(gpt_here: Callable[..., Any], con
         (["nowhere"], "error: there is no run at nowhere"),
         (["nowhere.yaml"], "error: there is no config file nowhere.yaml"),
         ([], "error: no run found"),
-        (["run", "model.n_layer=2"], "error: a run has the config it has"),
+        (["run", "model.n_layer=2"], "error: model.n_layer=2 is for a config file"),
     ],
 )
 def test_a_wrong_request_is_refused_with_code_2(

@@ -326,9 +326,10 @@ def test_a_missing_file_leads_to_a_similar_one_or_to_a_new_one(tmp_path: Path) -
     with pytest.raises(RequestError, match="there is no config file") as caught:
         load_config(tmp_path / "quickstrat.yaml")
     assert caught.value.choices == (f"{tmp_path}/configs/quickstart.yaml",)
-    with pytest.raises(RequestError) as caught:
-        load_config(tmp_path / "nowhere" / "x.yaml")
-    assert (caught.value.kind, caught.value.path) == ("no config", f"{tmp_path}/nowhere/x.yaml")
+    for folder, kind in (("configs", "no config"), ("nowhere", None)):  # into which no config could be written
+        with pytest.raises(RequestError) as caught:
+            load_config(tmp_path / folder / "x.yaml")
+        assert (caught.value.kind, caught.value.path) == (kind, f"{tmp_path}/{folder}/x.yaml")
 
 
 def test_a_folder_is_refused_and_a_run_leads_to_its_config(tmp_path: Path) -> None:

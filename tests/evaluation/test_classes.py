@@ -567,7 +567,9 @@ def test_eval_measures_other_labelled_texts_and_refuses_labels_that_the_run_does
     assert json.loads(capsys.readouterr().out)["texts"] == 12
     labelled_path.write_text(labelled_path.read_text() + '{"text": "gold", "label": "stone"}\n')
     assert main(["eval", "--run", trained_run[0], "--text", str(labelled_path)]) == 1
-    assert f"the run has no label 'stone'\n  --> {labelled_path}:13" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("error: the run has no label 'stone': its labels are ")
+    assert f"\n  --> {labelled_path}:13\n" in error
 
 
 def test_eval_reads_other_labelled_texts_under_the_keys_and_with_the_characters_asked_for(

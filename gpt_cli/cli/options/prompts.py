@@ -45,7 +45,7 @@ def read_prompts(
 def _read_lines(path: Path, format_: PromptsFormat) -> list[Prompt]:
     """A prompt for each line: the line itself, or the key `prompt` of the JSON object that it is."""
     name, suffix = file_name(path), inner_suffix(path)
-    if format_ == "auto" and suffix in (".csv", ".parquet"):
+    if format_ == "auto" and suffix in (".csv", ".parquet") and path.is_file():
         raise RequestError(f"{name} is a table: prompts are lines of text, or of JSON with the key prompt")
     text = read_small_file(path)
     if format_ == "lines" or (format_ == "auto" and suffix != ".jsonl"):

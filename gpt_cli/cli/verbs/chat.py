@@ -11,7 +11,7 @@ from gpt_cli.cli.options.sampling_options import SAMPLING_OPTIONS, sampling_opti
 from gpt_cli.cli.options.shared_options import DeviceOption, DtypeOption, EngineOption, option, takes
 from gpt_cli.cli.output import note
 from gpt_cli.cli.repl import Repl
-from gpt_cli.cli.unknown_characters import UnknownChoice, refuse_unknown, unknown_option
+from gpt_cli.cli.unknown_characters import UnknownChoice, note_unknown_stops, refuse_unknown, unknown_option
 from gpt_cli.errors import RequestError
 from gpt_cli.sampling.chat_template import open_conversation
 
@@ -49,7 +49,9 @@ def chat(
     sampling = sampling_params(saved.config, sampling_options(given))
     defaults, tokenizer = saved.config.sample, saved.tokenizer
     before, between = defaults.prefix if prefix is None else prefix, defaults.suffix if suffix is None else suffix
-    refuse_unknown(tokenizer, {"--prefix": before, "--suffix": between, "--system": system or ""})
+    learned = (system or "") if saved.config.data.format == "chat" else ""  # else it is refused
+    refuse_unknown(tokenizer, {"--prefix": before, "--suffix": between, "--system": learned})
+    note_unknown_stops(tokenizer, sampling.stop)
     generator = open_generator(saved, device, engine, weights, rows=1)
     generator.require(sampling)
     generator.warm_up()

@@ -60,7 +60,7 @@ def classify(
     if not texts:
         raise UsageError("there is nothing to classify: give a text, a file, or - for lines of standard input")
     note(f"{path}, step {saved.step:,}")
-    note_unread(filter(_names_file, texts), text_key, encoding)
+    note_unread([text for text in texts if text == "-" or _names_file(text)], text_key, encoding)
     inputs = list(_read(texts, saved.config.data, text_key, encoding))
     if not inputs:
         raise RequestError("there are no texts in what was given")
@@ -111,4 +111,5 @@ def _names_run(argument: str) -> bool:
 def _names_file(argument: str) -> bool:
     """True for a file or folder; one that is not there, as its suffix says, is an error, not a text."""
     looks_like_file = Path(argument).suffix.lower() in _FILES and argument.split() == [argument]
-    return looks_like_file or kind_of(argument) is not None
+    kind = kind_of(argument)  # a config by its name alone, for which a text may stand
+    return looks_like_file or (os.path.lexists(argument) if kind == "config" else kind is not None)

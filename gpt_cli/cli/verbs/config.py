@@ -115,7 +115,8 @@ def init(
         with translate_os_errors("write", path):
             stands = path.exists() and not path.is_dir()
         if stands and not force:
-            raise RequestError(f"{path} exists already", hint="--force replaces it")
+            hint = "--force replaces it" if kind_of(path) == "config" else None
+            raise RequestError(f"{path} exists already", hint=hint)
         require_writable(path)
     content = _starter(changes) if text is None else _fitted(text, changes)
     if is_printed:

@@ -1,5 +1,6 @@
 """`gpt export`: a run in the formats of others."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -77,6 +78,8 @@ def _format(to: Format | None, target: Path) -> Format:
     suffix = target.suffix.lower()
     if (to is None and suffix in _FOREIGN) or suffix == ".safetensors":
         raise RequestError(f"gpt writes no {suffix}, but a directory for Transformers, or a {_GGUF} file for llama.cpp")
+    if to is None and suffix != _GGUF and get_close_matches(suffix, [_GGUF]):
+        raise RequestError(f"gpt writes no {suffix}", choices=[str(target.with_suffix(_GGUF))])
     if to in ("hf", "peft") and suffix == _GGUF:
         problem = f"--to {to} makes a directory, and {target} is the name of a file"
         raise RequestError(problem, choices=[str(target.with_suffix(""))])

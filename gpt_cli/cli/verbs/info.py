@@ -44,7 +44,7 @@ def info(
     elif devices is not None:
         raise UsageError("--devices is for a config file: a run has been trained already")
     elif changes:
-        raise UsageError(f"a run has the config it has, and {changes[0]} cannot change it")
+        raise UsageError(f"{changes[0]} is for a config file: a run is shown as it is")
     else:
         path = find_run(path)
 

@@ -18,7 +18,14 @@ from gpt_cli.cli.options.sampling_options import (
 from gpt_cli.cli.options.shared_options import DeviceOption, DtypeOption, EngineOption, option, takes
 from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.sample_output import print_lines, print_samples, sample_record
-from gpt_cli.cli.unknown_characters import UnknownChoice, known_choices, located, unknown_option, without_unknown
+from gpt_cli.cli.unknown_characters import (
+    UnknownChoice,
+    known_choices,
+    located,
+    note_unknown_stops,
+    unknown_option,
+    without_unknown,
+)
 from gpt_cli.corpus.turn_template import refuse_marks
 from gpt_cli.errors import UsageError
 from gpt_cli.sampling import encode_prompt
@@ -72,6 +79,7 @@ def sample(
     path, saved = find_checkpoint(run, run_option)
     defaults, tokenizer = saved.config.sample, saved.tokenizer
     sampling = sampling_params(saved.config, options)
+    note_unknown_stops(tokenizer, sampling.stop)
     if sampling.choices:
         sampling = sampling.replace({"choices": known_choices(tokenizer, sampling.choices, unknown)})
     around = (defaults.prefix if prefix is None else prefix), (defaults.suffix if suffix is None else suffix)

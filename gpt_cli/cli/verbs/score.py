@@ -17,6 +17,7 @@ from gpt_cli.cli.output import note, print_json, refuse_several
 from gpt_cli.cli.unknown_characters import UnknownChoice, located, unknown_option, without_unknown
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import read_documents, refuse_overwriting
+from gpt_cli.errors import RequestError
 from gpt_cli.evaluation.scored_text import ScoredText, SurpriseKey
 from gpt_cli.evaluation.sliding_windows import checked_stride, read_tokens
 from gpt_cli.files.kinds import TEXTS, refuse_unless
@@ -90,6 +91,9 @@ def score(
 def _read(source: str, options: ReaderOptions, tokenizer: Tokenizer, unknown: UnknownChoice) -> str:
     """The text that is to be scored, without unknown characters if they are to be skipped."""
     *documents, last = [document.text for document in read_documents(source, note=note, options=options)]
+    if documents and tokenizer.unk_id is None and tokenizer.unknown_characters("\n"):
+        message = "documents are scored as lines of one text, and the vocabulary lacks the newline"
+        raise RequestError(message, where=source)
     if documents:
         note(f"{len(documents) + 1:,} documents, each of which begins a line; lines are counted through them")
     text = "".join(one if one.endswith("\n") else f"{one}\n" for one in documents) + last
