@@ -151,7 +151,7 @@ def test_more_texts_than_beams_are_refused(options: dict[str, Any], n: int, mess
 
 @pytest.mark.system
 @pytest.mark.parametrize(("option", "value"), [("--top-k", 2), ("--temperature", 2)])
-def test_a_search_of_the_config_refuses_options_of_drawing_and_the_hint_leads_out(
+def test_a_search_of_the_config_notes_options_of_drawing_which_leave_its_text_as_it_is(
     sample: Run, tmp_path: Path, option: str, value: int
 ) -> None:
     config = Config(
@@ -162,11 +162,13 @@ def test_a_search_of_the_config_refuses_options_of_drawing_and_the_hint_leads_ou
     tokenizer = CharTokenizer("\nabcdefgh")
     weights = GPT(config.model, tokenizer.vocab_size).state_dict()
     run = save(tmp_path / "searching", 3, weights, {}, {}, config, tokenizer)
+    _, searched, _ = sample("--run", run)
     code, out, err = sample("--run", run, option, value)
-    assert (code, out) == (2, "")
-    assert f"hint: leave {option} out, or draw: --beams 0" in err
+    assert (code, out) == (0, searched)
+    assert f"no effect with beam search: {option}" in err
     code, out, err = sample("--run", run, "--beams", 0, option, value)
     assert (code, out != "") == (0, True)
+    assert "no effect" not in err
 
 
 def test_a_server_draws_its_tokens_whatever_the_config_of_the_run_and_refuses_it_by_name() -> None:
