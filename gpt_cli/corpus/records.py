@@ -14,6 +14,7 @@ Stream = tuple[str, Iterable[bytes]]
 LONGEST_RECORD = 16 << 20  # bytes of a line, a row, a JSON value or a value of a table
 ONLY_RETURNS = "its lines end in a carriage return alone"
 _LISTED = 200  # characters of the keys in a message
+_USUAL = {"text", "label", "prompt", "completion", "messages"}  # names that another key of the config has by default
 _NAMES = {str: "a text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 
@@ -35,13 +36,13 @@ class MissingKeyError(UserError):
         instead = "" if found is None else f": it is {name_of_type(found)}"
         listed = f"; keys: {', '.join(names)[:_LISTED]}" if names else ""
         texts = {name: len(value) for name, value in record.values.items() if isinstance(value, str)}
-        is_clear = option == "data.text_key" and texts  # of a label or a prompt, another key may be meant
+        free = sorted(texts.keys() - _USUAL, key=lambda name: (-texts[name], names.index(name)))
         super().__init__(
             f"no {kind} under the key '{key}'{instead}{listed}",
             where=record.where,
-            kind="set" if is_clear else None,
+            kind="set" if free and kind == "text" else None,
             keys=[option],
-            choices=[max(texts, key=texts.__getitem__)] if is_clear else [],
+            choices=free,
         )
 
 
