@@ -184,7 +184,7 @@ def _limit(error: Exception) -> tuple[str, str | None] | None:
 
 def _keep_traceback(error: Exception) -> str | None:
     """Write the traceback to a file for a bug report, unless it is printed; return a hint that names it."""
-    if _debugging():
+    if os.environ.get("GPT_DEBUG") == "1":
         return None
     try:
         with tempfile.NamedTemporaryFile(
@@ -197,11 +197,7 @@ def _keep_traceback(error: Exception) -> str | None:
 
 
 def _report(error: UserError) -> int:
-    if _debugging():
+    if os.environ.get("GPT_DEBUG") == "1":
         note("".join(traceback.format_exception(error)))
     note(error.render())
     return error.exit_code
-
-
-def _debugging() -> bool:
-    return os.environ.get("GPT_DEBUG") == "1"

@@ -8,14 +8,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
+from gpt_cli.runtime.processor import physical_cores
 from gpt_cli.search.regularization import LARGE_STEP, regularization
 from gpt_cli.search.source_format import measure_in_its_format
 from gpt_cli.search.text_statistics import TextStatistics
+from gpt_cli.terminal.progress import stage_progress
 from gpt_cli.terminal.words import plural
 
 _EPOCHS, _EPOCHS_OF_LARGE_STEPS = 20, 9.8  # of training from random weights
@@ -89,6 +93,15 @@ def fit_config(
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)
     return _to_config({**chosen, **(base or {})}), sentences
+
+
+def fit_to_this_machine(
+    requested: ConfigValues, run_dir: str, base: ConfigValues | None = None
+) -> tuple[Config, list[str]]:
+    """Return `fit_config` for the processor and the GPU that are here."""
+    has_gpu, cores = torch.cuda.is_available(), physical_cores()
+    with stage_progress() as progress:
+        return fit_config(requested, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)
 
 
 def _check_sources(sources: Sequence[str]) -> None:

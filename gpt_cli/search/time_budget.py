@@ -9,21 +9,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from gpt_cli.config import Config, dump_config, parse_config
+from gpt_cli.config import Config, dump_config, load_config, parse_config
 from gpt_cli.config.dump import to_yaml_scalar
-from gpt_cli.config.keys import get_key
-from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.config.keys import dotted_keys, get_key
+from gpt_cli.config.load import merge_layers, read_config_file
+from gpt_cli.config.section import parse_duration
+from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.cpu.common.kernel import COMPILING
 from gpt_cli.errors import Notify, RequestError
+from gpt_cli.files.kinds import CONFIG
 from gpt_cli.literals import SUBWORD_KINDS
 from gpt_cli.model.sizing import is_hidden_matrix, parameter_table
+from gpt_cli.run.run_files import run_of
 from gpt_cli.runtime.device import Runtime, setup_runtime
 from gpt_cli.runtime.oom import is_out_of_memory
 from gpt_cli.search.auto_config import fitting_context
 from gpt_cli.search.budget_law import BUDGET_LAW
 from gpt_cli.search.regularization import LARGE_STEP, regularization
+from gpt_cli.search.run_budget import LENGTHS, refuse_another_length
 from gpt_cli.search.timing import time_steps
 from gpt_cli.terminal.words import plural
 from gpt_cli.training.example_batches import open_batches
@@ -290,6 +296,41 @@ def with_values(config: Config, values: dict[str, Any]) -> Config:
     return parse_config(
         dump_config(config), "train.budget", [f"{key}={to_yaml_scalar(v)}" for key, v in values.items()]
     )
+
+
+def choose_for_budget(
+    config: Config, file: Path | None, overrides: Sequence[str], started: float, note: Notify, *, together: bool
+) -> Config:
+    """`config`, from `file` (None: fitted to a text) under `overrides`, made to end `train.budget` after `started`.
+
+    `started` is by `time.perf_counter`. Raises RequestError where another length is asked for, too, the time is too
+    short, or several processes are to train it `together`.
+    """
+    assert config.run_dir is not None
+    budget, run_dir = config.train.budget, config.run_dir
+    assert budget is not None
+    fixed = dotted_keys(merge_layers("", "the overrides", overrides).values)
+    if "train.budget" in fixed or run_of(config) is None:
+        refuse_another_length({key: get_key(config, key) for key in fixed})
+    elif asked := [key for key in LENGTHS if key in fixed and get_key(config, key) is not None]:
+        raise RequestError(f"{asked[0]} of {run_dir} was chosen for train.budget={budget}", kind="another run")
+    if file is not None:
+        fixed |= dotted_keys(merge_layers(read_config_file(file), str(file), ()).values)
+    fixed -= {*LENGTHS}  # the time decides them
+    if config.train.init_from is not None:  # the run whose weights are taken decides on the model
+        fixed |= {*SHAPE, "model.context_length"}
+    if file is None and config.data.format != "text":  # the longest example decides on the context
+        fixed |= {"model.context_length"}
+    if (written := Path(run_dir, CONFIG)).is_file():
+        run = load_config(written)
+        if run.train.budget not in (None, budget):
+            raise RequestError(f"{run_dir} was planned for train.budget={run.train.budget}", kind="another run")
+        return choice_of_run(config, run, fixed) if run.train.budget == budget else config
+    if together:
+        raise RequestError("train.budget is chosen for one process: several take train.max_minutes instead")
+    corpus = prepare_corpus(config.data, config.tokenizer, note=note)
+    seconds = (parse_duration(budget) or 0) - (time.perf_counter() - started)
+    return config_for_budget(config, seconds, corpus, fixed, note)
 
 
 def choice_of_run(config: Config, run: Config, written: frozenset[str]) -> Config:

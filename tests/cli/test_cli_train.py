@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpt_cli.cli.main import main
-from gpt_cli.cli.options.fit_config import run_name
+from gpt_cli.cli.options.run_name import run_name
 from gpt_cli.cli.train_output import print_summary
 from gpt_cli.cli.verbs.train import train
 from gpt_cli.config import Config, dump_config

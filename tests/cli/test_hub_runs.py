@@ -139,6 +139,6 @@ def test_a_sweep_goes_on_with_the_commit_that_it_began_with(hub, gpt_here):
     [("", "stories"), ("/en.noblock", "stories-en-noblock"), ("@v1/train-*", "train"), ("/train.jsonl", "train")],
 )
 def test_a_run_is_named_after_the_data_set_and_its_configuration(selection, name):
-    from gpt_cli.cli.options.fit_config import run_name
+    from gpt_cli.cli.options.run_name import run_name
 
     assert run_name(f"hf:someone/stories{selection}") == name

@@ -254,7 +254,7 @@ def book(tmp_path: Path) -> Path:
 
 
 CLOCKED = ("search.time_budget", "search.timing", "training.metrics_logger", "training.console")
-CLOCKED += ("cli.verbs.train", "cli.options.budget")
+CLOCKED += ("cli.verbs.train",)
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, tick: float) -> None:

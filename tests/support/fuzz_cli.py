@@ -30,7 +30,7 @@ import torch
 import typer
 
 from gpt_cli.cli.main import main
-from gpt_cli.cli.options.fit_config import run_name
+from gpt_cli.cli.options.run_name import run_name
 from gpt_cli.config import Config, ModelConfig, SampleConfig, annotate_config, dump_config, load_config
 from gpt_cli.corpus.prepare import prepare_corpus
 from gpt_cli.errors import UserError

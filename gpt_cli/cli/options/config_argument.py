@@ -14,6 +14,7 @@ from gpt_cli.config import Config, load_config, parse_config
 from gpt_cli.config.conditions import missing_condition, recipe_has_effect
 from gpt_cli.config.keys import dotted_keys, fields, get_key, sections
 from gpt_cli.config.load import enclosing_run, merge_layers, read_config_file
+from gpt_cli.config.section import parse_duration
 from gpt_cli.errors import UsageError
 from gpt_cli.run.run_files import run_of
 
@@ -38,6 +39,8 @@ ConfigOrDefaultsArgument = Annotated[
         autocompletion=complete_change,
     ),
 ]
+
+JobsOption = Annotated[int | None, typer.Option(min=1, max=1024, help="Runs at once; default: one per core or GPU.")]
 
 
 def is_override(argument: str) -> bool:
@@ -102,3 +105,10 @@ def note_without_effect(config: Config, overrides: Sequence[str], file: Path | N
             note(f"{key} has no effect here: it follows from data.format and data.documents")
     if "recipe" in asked and not recipe_has_effect(config):
         note("recipe has no effect here: the config sets all of its keys")
+
+
+def seconds_of(option: str, text: str) -> float:
+    """Return the seconds in `text`, such as 90s, 30m or 1h30m, of `option`. Raises UsageError for anything else."""
+    if (seconds := parse_duration(text)) is None:
+        raise UsageError(f"{option} must be a time such as 90s, 30m or 1h30m, not {text!r}")
+    return float(seconds)

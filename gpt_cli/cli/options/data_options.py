@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from gpt_cli.cli.options.fit_config import resolve_source
+from gpt_cli.cli.options.run_name import resolve_source
 from gpt_cli.cli.options.shared_options import OptionTable
 from gpt_cli.cli.output import note, refuse_several
 from gpt_cli.config import Config, DataConfig, load_config

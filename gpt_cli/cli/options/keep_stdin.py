@@ -16,8 +16,7 @@ from gpt_cli.errors import RequestError, UserError
 Stdin = Literal["keep", "discard", "refuse"]
 """Keep a text from standard input beside the run, in a file that vanishes with the process, or refuse it."""
 
-_TEMPORARY: list[Any] = []
-"""Temporary files of this process, which vanish with it."""
+_TEMPORARY: list[Any] = []  # files of this process, which vanish with it
 
 
 def keep_stdin(

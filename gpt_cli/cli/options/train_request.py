@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpt_cli.cli.options.budget import lift_budget, refuse_another_length
 from gpt_cli.cli.options.config_argument import is_override, note_without_effect
 from gpt_cli.cli.options.data_options import KEYS_OF_READING, note_unread, refuse_twice
-from gpt_cli.cli.options.fit_config import fit_to_this_machine, resolve_source, run_name
 from gpt_cli.cli.options.keep_stdin import Stdin, keep_stdin
+from gpt_cli.cli.options.run_name import resolve_source, run_name
 from gpt_cli.cli.output import note
 from gpt_cli.config import Config, dump_config, load_config, parse_config, to_yaml_scalar
 from gpt_cli.config.keys import fields, replace_keys
@@ -26,6 +25,7 @@ from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.run.find_run import refuse_without_record
 from gpt_cli.run.resume import TEXT_SECTIONS, resumed_changes, with_own_tokenizer
 from gpt_cli.run.run_files import is_imported, run_of
+from gpt_cli.search.run_budget import lift_budget, refuse_another_length
 
 FITTED: tuple[Kind | None, ...] = ("text", "token store", None)
 """Kinds that a config is fitted to."""
@@ -148,6 +148,9 @@ def _of_texts(names: list[str], overrides: list[str], stdin: Stdin, *, into_run:
     if names or "-" in values["data.source"]:  # else it is as it was asked for, maybe a list of one
         values["data.source"] = _one_or_all(sources)
     pinned = pin_sources(values, note) if into_run else {}
+    check_paths(sources)  # sooner than torch is loaded
+    from gpt_cli.search.auto_config import fit_to_this_machine
+
     base_values, sentences = (None, []) if base is None else (base.values, base.sentences)
     fitted, reasons = fit_to_this_machine({**values, **pinned}, run_dir, base_values)
     by_time = values.get("train.budget") is not None  # which decides on the shape
@@ -176,9 +179,8 @@ def _run_name(sources: list[str], init_from: str | None) -> str:
     if init_from is None:
         return run_name(sources)
     path = Path(init_from)
-    return (
-        f"{run_name(sources)}-from-{run_name((path.parent.parent if path.parent.name == 'checkpoints' else path).name)}"
-    )
+    run = path.parent.parent if path.parent.name == "checkpoints" else path
+    return f"{run_name(sources)}-from-{run_name(run.name)}"
 
 
 def _of_existing(run_dir: Path, sources: list[str], overrides: list[str]) -> Config:

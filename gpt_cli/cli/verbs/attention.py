@@ -19,10 +19,7 @@ _MAX = 256  # tokens that a picture still shows
 def attention(
     run: RunArgument = None,
     run_option: RunOption = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Text; - is standard input. [default: sample.prompt of the run]"),
-    ] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="- is stdin. [default: the run's]")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="An .html file. [default: attention.html]")
     ] = None,

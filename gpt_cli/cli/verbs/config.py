@@ -17,13 +17,14 @@ from gpt_cli.cli.options.config_argument import (
     note_without_effect,
 )
 from gpt_cli.cli.options.data_options import refuse_twice
-from gpt_cli.cli.options.fit_config import fit_to_this_machine, run_name
+from gpt_cli.cli.options.run_name import run_name
 from gpt_cli.cli.options.train_request import FITTED
 from gpt_cli.cli.output import note, print_json, write_text
 from gpt_cli.config import annotate_config, comment, dump_config, explain, json_schema, parse_config, to_yaml_scalar
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.config.load import parse_overrides
 from gpt_cli.corpus.hub import pin_sources
+from gpt_cli.corpus.prepare import check_paths
 from gpt_cli.corpus.sources import refuse_overwriting
 from gpt_cli.errors import RequestError, UsageError
 from gpt_cli.files import replace_file
@@ -141,6 +142,9 @@ def _fitted(source: str, overrides: list[str]) -> str:
     values = {"data.source": source, **values}  # an override may name more texts
     refuse_twice(values["data.source"])
     pinned = pin_sources(values, note)
+    check_paths(values["data.source"])  # sooner than torch is loaded
+    from gpt_cli.search.auto_config import fit_to_this_machine
+
     fitted, reasons = fit_to_this_machine({**values, **pinned}, "runs/text")
     heading = comment([f"Fitted to {', '.join(fitted.data.sources)} and the machine it was written on.", *reasons])
     # Without run_dir the run gets the name of the file, whatever that will be.

@@ -52,12 +52,7 @@ def list_corpora(json: JsonOption = False) -> None:
 
 @app.command("get")
 def get(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="As `gpt data list` shows it.", show_default=False, autocompletion=complete_corpus
-        ),
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_corpus)],
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep it in DIR/NAME. [default: the cache]")] = None,
     json: JsonOption = False,
 ) -> None:

@@ -30,9 +30,7 @@ _FOREIGN = (
 
 
 def export(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run or checkpoint.", autocompletion=complete_checkpoint)
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", autocompletion=complete_checkpoint)],
     target: Annotated[Path, typer.Argument(metavar="PATH", help="The new directory (hf, peft) or file (gguf).")],
     to: Annotated[
         Format | None,
@@ -42,10 +40,7 @@ def export(
             show_default=False,
         ),
     ] = None,
-    dtype: Annotated[
-        _DType,
-        typer.Option(help="Of the matrices; q8_0 and q4_0, of 8 and 4 bits, are for gguf."),
-    ] = "f32",
+    dtype: Annotated[_DType, typer.Option(help="Of the matrices; q8_0 and q4_0 are for gguf.")] = "f32",
     json: JsonOption = False,
 ) -> None:
     """Write a trained model as others read it.

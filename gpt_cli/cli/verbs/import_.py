@@ -24,18 +24,8 @@ def import_(
             " RUN: its name, in runs/]",
         ),
     ],
-    download: Annotated[
-        bool, typer.Option("--download", help="Get NAME from the hub if it is not in the cache of this machine.")
-    ] = False,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            "--base",
-            metavar="PATH",
-            help="The base of an adapter: a run, a checkpoint or a model of Transformers. [default: the one it names]",
-            show_default=False,
-        ),
-    ] = None,
+    download: Annotated[bool, typer.Option("--download", help="Get NAME from the hub, if it is not cached.")] = False,
+    base: Annotated[str | None, typer.Option(metavar="PATH", help="Of an adapter. [default: the one it names]")] = None,
     json: JsonOption = False,
 ) -> None:
     """Make a model of GPT-2's, Llama's, Qwen3's or NanoChat's architecture a run.

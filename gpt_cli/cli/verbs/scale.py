@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.budget import JobsOption, seconds_of
 from gpt_cli.cli.options.complete import complete_change
+from gpt_cli.cli.options.config_argument import JobsOption, seconds_of
 from gpt_cli.cli.options.train_request import resolve
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError

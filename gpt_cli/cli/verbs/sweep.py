@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.budget import JobsOption, seconds_of
 from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import ConfigArgument, file_first, note_without_effect
+from gpt_cli.cli.options.config_argument import ConfigArgument, JobsOption, file_first, note_without_effect, seconds_of
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.config.conditions import missing_condition
 from gpt_cli.errors import ExitCode, RequestError

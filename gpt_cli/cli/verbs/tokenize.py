@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from gpt_cli.cli.options.data_options import DATA_OPTIONS, CorpusArgument, config_of_options, data_config
-from gpt_cli.cli.options.fit_config import resolve_source, run_name
+from gpt_cli.cli.options.run_name import resolve_source, run_name
 from gpt_cli.cli.options.shared_options import takes
 from gpt_cli.cli.output import JsonOption, note, print_json, write_text
 from gpt_cli.cli.process import interruptible_progress

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.budget import choose_for_budget
 from gpt_cli.cli.options.complete import complete_change
 from gpt_cli.cli.options.train_request import resolve
 from gpt_cli.cli.output import note, print_json
@@ -115,7 +114,9 @@ def _choose(
     """Return the config that was asked for, with everything chosen that it leaves open before a run."""
     chosen, file, overrides = resolve(arguments, file, stdin="discard" if dry_run else "keep")
     if chosen.train.budget is not None:
-        chosen = choose_for_budget(chosen, file, overrides, started, together=together)
+        from gpt_cli.search.time_budget import choose_for_budget
+
+        chosen = choose_for_budget(chosen, file, overrides, started, note, together=together)
     if chosen.optim.lr == "auto" and not dry_run:
         from gpt_cli.search.lr_range_test import with_proposed_lr
 

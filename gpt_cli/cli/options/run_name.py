@@ -1,19 +1,14 @@
-"""A text instead of a config: the name of its run, and a config fitted to it and to this machine."""
+"""Name what is made of texts, a run or tokens, and tell whether two names are of one text."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpt_cli.config import Config
-from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.hub_source import HubSource
-from gpt_cli.corpus.prepare import check_paths
 from gpt_cli.corpus.sources import find_path
 from gpt_cli.corpus.stored_file import is_compressed
 from gpt_cli.errors import RequestError
 from gpt_cli.files.locations import to_slug
-from gpt_cli.runtime.processor import physical_cores
-from gpt_cli.terminal.progress import stage_progress
 
 
 def run_name(sources: str | Sequence[str]) -> str:
@@ -37,18 +32,3 @@ def resolve_source(source: str) -> Path:
     if "\0" in source:
         raise RequestError(f"{source} cannot be a path: it has a NUL character")
     return Path(os.path.realpath(find_path(source)))  # Path.resolve fails at links in a circle
-
-
-def fit_to_this_machine(
-    requested: ConfigValues, run_dir: str, base: ConfigValues | None = None
-) -> tuple[Config, list[str]]:
-    """Return `fit_config` for the processor and the GPU that are here."""
-    check_paths(requested["data.source"])  # sooner than torch is loaded
-
-    import torch
-
-    from gpt_cli.search.auto_config import fit_config
-
-    has_gpu, cores = torch.cuda.is_available(), physical_cores()
-    with stage_progress() as progress:
-        return fit_config(requested, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)
