@@ -8,8 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from gpt_cli.config.recipes import RECIPES
 from gpt_cli.config.schema import Config
 from gpt_cli.config.section import ConfigValues
@@ -99,6 +97,8 @@ def fit_to_this_machine(
     requested: ConfigValues, run_dir: str, base: ConfigValues | None = None
 ) -> tuple[Config, list[str]]:
     """Return `fit_config` for the processor and the GPU that are here."""
+    import torch  # noqa: PLC0415 - a second, which `fit_config` alone does without
+
     has_gpu, cores = torch.cuda.is_available(), physical_cores()
     with stage_progress() as progress:
         return fit_config(requested, run_dir=run_dir, has_gpu=has_gpu, cores=cores, base=base, progress=progress)
