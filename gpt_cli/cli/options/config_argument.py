@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,25 +21,18 @@ from gpt_cli.run.run_files import run_of
 _FOLLOWING = ("data.split", "sample.prefix", "sample.suffix", "sample.stop")  # data.format, whatever they are set to
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file.", show_default=False)]
-OverridesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="section.key=value",
-        help="Config keys to override.",
-        show_default=False,
-        autocompletion=complete_change,
-    ),
-]
+
+
+def changes_argument(metavar: str, text: str) -> Any:
+    """Return an argument that takes `section.key=value`, which a shell completes."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete_change)
+
+
+OverridesArgument = Annotated[list[str] | None, changes_argument("section.key=value", "Config keys to override.")]
 ConfigOrDefaultsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="CONFIG|section.key=value",
-        help="A config file, and keys to override. [default: no file]",
-        show_default=False,
-        autocompletion=complete_change,
-    ),
+    changes_argument("CONFIG|section.key=value", "A config file, and keys to override. [default: no file]"),
 ]
-
 JobsOption = Annotated[int | None, typer.Option(min=1, max=1024, help="Runs at once; default: one per core or GPU.")]
 
 

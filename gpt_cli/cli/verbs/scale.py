@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import JobsOption, seconds_of
+from gpt_cli.cli.options.config_argument import JobsOption, changes_argument, seconds_of
 from gpt_cli.cli.options.train_request import resolve
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.errors import ExitCode, RequestError
@@ -18,11 +17,7 @@ from gpt_cli.files.locations import refuse_dash
 def scale(
     arguments: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TEXT|CONFIG|RUN|section.key=value",
-            help="What to train; config keys to override.",
-            autocompletion=complete_change,
-        ),
+        changes_argument("TEXT|CONFIG|RUN|section.key=value", "What to train; config keys to override."),
     ],
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time for all runs together, such as 2h.")] = "1h",
     device_flops: Annotated[

@@ -7,8 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.complete import complete_change
-from gpt_cli.cli.options.config_argument import ConfigArgument, JobsOption, file_first, note_without_effect, seconds_of
+from gpt_cli.cli.options.config_argument import (
+    ConfigArgument,
+    JobsOption,
+    changes_argument,
+    file_first,
+    note_without_effect,
+    seconds_of,
+)
 from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.config.conditions import missing_condition
 from gpt_cli.errors import ExitCode, RequestError
@@ -28,11 +34,8 @@ def sweep(
     config: ConfigArgument,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="section.key=VALUES",
-            help="Values to try, A,B,C; a range to search, LOW..HIGH; or one value, for all runs.",
-            show_default=False,
-            autocompletion=complete_change,
+        changes_argument(
+            "section.key=VALUES", "Values to try, A,B,C; a range to search, LOW..HIGH; or one value, for all runs."
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds for each setting; default: 3.")] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpt_cli.cli.options.complete import complete_change
+from gpt_cli.cli.options.config_argument import changes_argument
 from gpt_cli.cli.options.train_request import resolve
 from gpt_cli.cli.output import note, print_json
 from gpt_cli.cli.process import gc_paused
@@ -35,11 +35,9 @@ KEYS = {  # what --help shows, of a hundred keys
 def train(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TEXT|CONFIG|RUN|section.key=value",
-            help="Texts to train on, a config file, or a run to resume; config keys to override.",
-            show_default=False,
-            autocompletion=complete_change,
+        changes_argument(
+            "TEXT|CONFIG|RUN|section.key=value",
+            "Texts to train on, a config file, or a run to resume; config keys to override.",
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The config file.")] = None,
