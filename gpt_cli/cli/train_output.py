@@ -41,6 +41,8 @@ def _losses(summary: "Summary") -> Iterator[str]:
         return
     extent = "" if summary.val_tokens is None else f" of the first {summary.val_tokens:,} tokens"
     yield f"{loss}{extent} {best}  bpc {summary.bpc:.3f}  bpb {summary.bpb:.3f}"
+    if summary.expected_loss is not None:
+        yield f"expected {summary.expected_loss:.2f}, reached {summary.val_loss:.2f}"
 
 
 def _best(summary: "Summary") -> Iterator[str]:

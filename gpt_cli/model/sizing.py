@@ -71,3 +71,8 @@ def flops_per_token(config: ModelConfig, vocab_size: int) -> int:
 def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
     """True if a parameter is a matrix between hidden layers: neither embedding, nor head, nor vector."""
     return len(shape) == 2 and name.startswith("blocks.")
+
+
+def hidden_parameters(config: ModelConfig, vocab_size: int) -> int:
+    """The weights of all hidden matrices, as Kaplan et al. (2020) count a model's size."""
+    return sum(n for name, shape, n in parameter_table(config, vocab_size) if is_hidden_matrix(name, shape))

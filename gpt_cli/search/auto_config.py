@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpt_cli.config.recipes import RECIPES
-from gpt_cli.config.schema import Config
+from gpt_cli.config.schema import Config, OptimConfig
 from gpt_cli.config.section import ConfigValues
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.errors import RequestError
@@ -78,8 +78,6 @@ def fit_config(
     chosen["train.steps"] = min(max(100, math.ceil(epoch_limit * training_tokens / tokens_per_step)), step_limit)
     steps = fixed.get("train.steps", chosen["train.steps"])
     epochs = steps * plan["train.batch_size"] * tokens_per_row / max(1.0, training_tokens)
-    by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
-    chosen |= regularization(epochs, tokens_per_step, chooses_decay=base is None and by_muon)
     chosen |= _choose_cadence(steps, tokens_per_step, text.validation_tokens)
     if classifies:
         chosen["sample.every"] = None
@@ -87,6 +85,10 @@ def fit_config(
         chosen["model.previous_token_init"] = None
         if "optim.name" not in fixed and (has_large_steps or epochs <= _FEW_EPOCHS):
             chosen["optim.lr"] = _RATE_OF_LARGE_STEPS if has_large_steps else _RATE_OF_FEW_EPOCHS
+    by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
+    rate = fixed.get("optim.lr", chosen.get("optim.lr"))
+    lr = float(rate) if isinstance(rate, int | float) else OptimConfig().peak_lr
+    chosen |= regularization(epochs, tokens_per_step, training_tokens, lr, chooses_decay=base is None and by_muon)
 
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)

@@ -1,13 +1,12 @@
-"""The law by which `train.budget` ranks runs: the loss of a character model by its size, text, context and steps.
+"""The law by which `train.budget` ranks runs: the loss of a model by its size, text, context and steps.
 
-    loss = 1.03 + 12.6 / N^0.34 + 21.6 / D^0.3 + 1.6 / sqrt(T) + 12 / steps
+    loss = 1.21 + 122 / N^0.57 + 129 / D^0.46 + 0.74 / sqrt(T) + 2.75 / steps
 
-in nats per token: N parameters without embeddings and head (as Kaplan et al., 2020, count them; the exponent of
-Hoffmann et al., 2022, approach 3), D tokens trained on, a repeated one counting for less each time (Muennighoff et al.,
-2023, equation 5), T context, of which what is beyond 128 counts the less the fewer different tokens there are. Its
-constants come from five runs of the default recipe on tiny Shakespeare (0.8 to 3.2 million parameters, 1 to 2 % of them
-embeddings and head, 0.2 to 4.9 million tokens), so on another text it ranks rather than predicts; how much the context
-counts is from seven texts of 0.1 to 10 MB (docs/recipes.md).
+in nats per character: N parameters without embeddings and head (as Kaplan et al., 2020, count them), D tokens trained
+on, a repeated one counting for less each time (Muennighoff et al., 2023, equation 5), T context, of which what is
+beyond 128 counts the less the fewer different tokens there are. The form is that of Hoffmann et al. (2022, approach 3).
+The constants are those of tiny Shakespeare, fitted together with a factor for each other text to runs of a second to
+twenty minutes on texts of 0.1 to 10 MB (docs/recipes.md). The factor of any text is measured: `text_difficulty.py`.
 """
 
 import math
@@ -18,17 +17,17 @@ from dataclasses import dataclass
 class BudgetLaw:
     """The constants of the law."""
 
-    irreducible: float = 1.03
-    size: float = 12.6
-    size_exponent: float = 0.34
-    tokens: float = 21.6
-    tokens_exponent: float = 0.3
-    context: float = 1.6
-    steps: float = 12.0
+    irreducible: float = 1.208
+    size: float = 121.7
+    size_exponent: float = 0.57
+    tokens: float = 128.5
+    tokens_exponent: float = 0.461
+    context: float = 0.737
+    steps: float = 2.75
     short_context: int = 128
-    long_context_tokens: int = 200_000
+    long_context_tokens: int = 250_000
     """Different tokens with which half of what a longer context could bring is learned."""
-    repeat_decay: float = 15.4
+    repeat_decay: float = 7.08
     """R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)."""
 
     def expected_loss(self, parameters: int, context_length: int, steps: int, tokens: int, unique: int) -> float:

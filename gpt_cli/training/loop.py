@@ -20,15 +20,18 @@ from gpt_cli.training.schedule_clock import ScheduleClock
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
 from gpt_cli.training.stopping import Decision, Stopping
-from gpt_cli.training.summary import Summary, summarise
+from gpt_cli.training.summary import PLANNED, Summary, summarise
 from gpt_cli.training.training_samples import load_decoder, sample_prompt, sample_text
 
 CONTINUE, FINISH = Decision.CONTINUE, Decision.FINISH
 
 
 @restoring_settings()
-def train(config: Config, console: Console) -> Summary:
-    """Train what `config` describes, from scratch or from the newest checkpoint in its run directory."""
+def train(config: Config, console: Console, expected_loss: float | None = None) -> Summary:
+    """Train what `config` describes, from scratch or from the newest checkpoint in its run directory.
+
+    `expected_loss`, in nats per token, is recorded for the summary.
+    """
     runtime = setup_runtime(config.runtime)
     world = runtime.world
     with stage_progress() as progress, world.main_first(), restoring_text(config):
@@ -59,6 +62,8 @@ def train(config: Config, console: Console) -> Summary:
         stopping = Stopping(config.train, request, logger.past_val_losses, clock, saved_state)
         stopping.update(start, seconds)
         console.start(config, corpus, state, runtime, batches.steps_per_epoch, start, stopping.reason)
+        if expected_loss is not None:
+            run.log.event(PLANNED, step=start, expected_loss=expected_loss)
 
         for step in range(start, config.train.steps + 1):  # the iteration after the last step evaluates and saves
             still_alive()

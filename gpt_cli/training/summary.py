@@ -8,11 +8,14 @@ from gpt_cli.config import Config
 from gpt_cli.files import read_sums
 from gpt_cli.model.gpt import GPT
 from gpt_cli.run.checkpoint import MODEL, best_checkpoint, checkpoint_path, checkpoint_step, saved_state
-from gpt_cli.run.log import read_metrics
+from gpt_cli.run.log import read_events, read_metrics
 from gpt_cli.run.overfitting import Overfitting, find_overfitting
 from gpt_cli.runtime.signals import StopRequest
 from gpt_cli.training.metrics_logger import MetricsLogger
 from gpt_cli.training.stopping import Stopping
+
+PLANNED = "planned"
+"""The event that has the `expected_loss` of a run."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Summary:
     """None, too, where the saved step was not evaluated."""
     ended_by: str | None = None
     """The key of the config that ended it before its last step, and could be lifted."""
+    expected_loss: float | None = None
+    """The val_loss that was predicted for a run of train.budget."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields that `--json` prints: not the exit code, nor what follows from the others."""
@@ -95,4 +100,10 @@ def summarise(
         exit_code=request.exit_code or 0,
         overfitting=find_overfitting(metrics) if last_evaluation else None,
         ended_by=stopping.key if step < config.train.steps else None,
+        expected_loss=_expected_loss(run_dir),
     )
+
+
+def _expected_loss(run_dir: Path) -> float | None:
+    planned = [event.get("expected_loss") for event in read_events(run_dir) if event["event"] == PLANNED]
+    return next((loss for loss in reversed(planned) if isinstance(loss, float)), None)

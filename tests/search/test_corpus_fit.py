@@ -231,7 +231,9 @@ def test_a_longer_text_never_gets_a_smaller_model_or_context(tmp_path: Path) -> 
 def test_a_text_that_is_read_often_is_regularised(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text(text_of(2_000))
     (tmp_path / "long.txt").write_text(text_of(3_000_000))
-    assert fit(tmp_path / "short.txt")[0].model.dropout > fit(tmp_path / "long.txt")[0].model.dropout == 0
+    short, long = (fit(tmp_path / f"{name}.txt")[0] for name in ("short", "long"))
+    assert short.optim.weight_decay > long.optim.weight_decay == Config().optim.weight_decay
+    assert short.model.dropout == long.model.dropout == 0.0
 
 
 @pytest.mark.parametrize("tokenizer", [TokenizerConfig(kind="char"), TokenizerConfig(kind="bpe", vocab_size=300)])

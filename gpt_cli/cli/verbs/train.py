@@ -61,7 +61,7 @@ def train(
         return _train(arguments or (), config, started, dry_run=dry_run, json=json, devices=devices)
     if together:
         several = int(os.environ["WORLD_SIZE"]) > 1
-        return train_together(lambda: _choose(arguments or (), config, started, together=several), json=json)
+        return train_together(lambda: _choose(arguments or (), config, started, together=several)[0], json=json)
     return launch_training("auto" if devices is None else devices, arguments or (), config, json=json)
 
 
@@ -76,7 +76,7 @@ def _train(
         from gpt_cli.distributed.launch import device_count
 
         processes = device_count(devices)
-    chosen = _choose(arguments, file, started, dry_run=dry_run, together=processes > 1)
+    chosen, expected_loss = _choose(arguments, file, started, dry_run=dry_run, together=processes > 1)
     if devices is not None:
         refuse_batch_of(chosen, processes)
     if dry_run:
@@ -87,7 +87,7 @@ def _train(
         from gpt_cli.training.console import Console
         from gpt_cli.training.loop import train as run_training
 
-    summary = run_training(chosen, Console(note))
+    summary = run_training(chosen, Console(note), expected_loss)
     print_summary(summary, json=json)
     return summary.exit_code
 
@@ -108,15 +108,19 @@ def _print_plan(config: Config, processes: int, *, json: bool) -> int:
 
 def _choose(
     arguments: Sequence[str], file: Path | None, started: float, *, dry_run: bool = False, together: bool = False
-) -> Config:
-    """Return the config that was asked for, with everything chosen that it leaves open before a run."""
+) -> tuple[Config, float | None]:
+    """Return the config that was asked for, with everything chosen that it leaves open before a run.
+
+    With it comes the validation loss that is expected of a new run of train.budget.
+    """
     chosen, file, overrides = resolve(arguments, file, stdin="discard" if dry_run else "keep")
+    expected_loss = None
     if chosen.train.budget is not None:
         from gpt_cli.search.time_budget import choose_for_budget
 
-        chosen = choose_for_budget(chosen, file, overrides, started, note, together=together)
+        chosen, expected_loss = choose_for_budget(chosen, file, overrides, started, note, together=together)
     if chosen.optim.lr == "auto" and not dry_run:
         from gpt_cli.search.lr_range_test import with_proposed_lr
 
         chosen = with_proposed_lr(chosen, note)
-    return chosen
+    return chosen, expected_loss
