@@ -7,7 +7,7 @@ LARGE_STEP = 8_192
 """Tokens of a step from which ten passes over a text are enough: with more, a model learned it by heart."""
 DECAY_PER_EPOCH = 2.9
 """Of a text that is read often, in units of one over the learning rate."""
-_ENOUGH_EPOCHS = 5.0  # from which the decay is whole; it grows with the square of the epochs until then
+_ENOUGH_EPOCHS = 6.0  # from which the decay is whole; it grows with the square of the epochs until then
 _LEAST_DECAY, _MOST_DECAY = 0.1, 4.0
 _MOST_DROPOUT, _FIRST_EPOCHS, _LAST_EPOCHS = 0.2, 1.5, 10.0
 
