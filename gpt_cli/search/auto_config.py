@@ -88,7 +88,11 @@ def fit_config(
     by_muon = "recipe" not in fixed and fixed.get("optim.name", "muon") == "muon"
     rate = fixed.get("optim.lr", chosen.get("optim.lr"))
     lr = float(rate) if isinstance(rate, int | float) else OptimConfig().peak_lr
-    chosen |= regularization(epochs, tokens_per_step, training_tokens, lr, chooses_decay=base is None and by_muon)
+    chosen |= regularization(
+        *(epochs, tokens_per_step, training_tokens, lr),
+        chooses_decay=base is None and by_muon,
+        is_text=text.examples is None,
+    )
 
     machine = "a GPU" if has_gpu else f"{cores} CPU cores"
     sentences = _explain({**chosen, **fixed}, requested, text, machine, epochs, has_base=base is not None)

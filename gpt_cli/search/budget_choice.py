@@ -139,7 +139,13 @@ def best_choice(predictions: Sequence[tuple[BudgetCandidate, BudgetChoice | None
 
 
 def chosen_values(
-    choice: BudgetChoice, seconds: float, train_tokens: int, lr: float, *, is_default: bool = True
+    choice: BudgetChoice,
+    seconds: float,
+    train_tokens: int,
+    lr: float,
+    *,
+    is_default: bool = True,
+    is_text: bool = True,
 ) -> dict[str, Any]:
     """The values by key of `choice` at a peak rate of `lr`.
 
@@ -153,7 +159,9 @@ def chosen_values(
         "model.n_head": n_head,
         "model.n_embd": n_embd,
         "model.context_length": candidate.context_length,
-        **regularization(epochs, candidate.tokens_per_step, train_tokens, lr, chooses_decay=is_default),
+        **regularization(
+            epochs, candidate.tokens_per_step, train_tokens, lr, chooses_decay=is_default, is_text=is_text
+        ),
         **({"schedule.decay_fraction": decay_fraction(epochs)} if is_default else {}),
         "train.batch_size": candidate.batch_size,
         "train.steps": steps,

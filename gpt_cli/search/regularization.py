@@ -9,31 +9,44 @@ DECAY_PER_EPOCH = 2.9
 """Of a text that is read often, in units of one over the learning rate."""
 _ENOUGH_EPOCHS = 6.0  # from which the decay is whole; it grows with the square of the epochs until then
 _LEAST_DECAY, _MOST_DECAY = 0.1, 4.0
+_SMALL_TEXT, _TINY_TEXT = 400_000, 20_000  # tokens of texts without dropout, and with the most
 _MOST_DROPOUT, _FIRST_EPOCHS, _LAST_EPOCHS = 0.2, 1.5, 10.0
-
-
-def weight_decay(epochs: float, tokens_per_step: float, train_tokens: float, lr: float) -> float:
-    """`optim.weight_decay` for a text that is read so often, in steps of so many tokens at a peak rate of `lr`.
-
-    Decoupled decay averages weights over 1 / (lr * decay) steps (Wang and Aitchison, 2024). A text that is repeated
-    wants that average to be over a third of an epoch, whatever its size, the model's and the step's: so the decay
-    grows with the step and falls with the text. With fewer epochs there is less to forget.
-    """
-    steps_per_epoch = max(1.0, train_tokens / tokens_per_step)
-    of_many = DECAY_PER_EPOCH / (lr * steps_per_epoch)
-    decay = of_many * min(1.0, epochs / _ENOUGH_EPOCHS) ** 2
-    return float(f"{min(max(decay, _LEAST_DECAY), _MOST_DECAY):.2g}")
+_LEFT_TO_DROPOUT = 0.85  # of the decay of a tiny text
+_EXAMPLES_DECAY, _MOST_EXAMPLES_DECAY = 0.04, 0.6  # per epoch
 
 
 def regularization(
-    epochs: float, tokens_per_step: float, train_tokens: float, lr: float, *, chooses_decay: bool
+    epochs: float, tokens_per_step: float, train_tokens: float, lr: float, *, chooses_decay: bool, is_text: bool = True
 ) -> dict[str, Any]:
-    """Return `model.dropout` and, with `chooses_decay`, `optim.weight_decay` for a text that is read so often.
+    """Return `model.dropout` and, with `chooses_decay`, `optim.weight_decay` for training data that is read so often.
 
-    Dropout does the work of the decay, more slowly, so there is none where the decay is ours to choose.
+    Without `is_text` the data are examples. Where the decay is not ours to choose, dropout alone grows with the epochs.
     """
-    if chooses_decay:
-        decay = weight_decay(epochs, tokens_per_step, train_tokens, lr)
-        return {"model.dropout": 0.0, "optim.weight_decay": decay}
+    if chooses_decay and is_text:
+        return regularize_text(epochs, tokens_per_step, train_tokens, lr)
     grown = math.log(max(epochs, _FIRST_EPOCHS) / _FIRST_EPOCHS) / math.log(_LAST_EPOCHS / _FIRST_EPOCHS)
-    return {"model.dropout": round(_MOST_DROPOUT * min(1.0, grown), 2)}
+    values = {"model.dropout": round(_MOST_DROPOUT * min(1.0, grown), 2)}
+    if chooses_decay:
+        decay = min(max(_EXAMPLES_DECAY * epochs, _LEAST_DECAY), _MOST_EXAMPLES_DECAY)
+        values["optim.weight_decay"] = float(f"{decay:.2g}")
+    return values
+
+
+def regularize_text(epochs: float, tokens_per_step: float, train_tokens: float, lr: float) -> dict[str, Any]:
+    """Return dropout and weight decay for a text that is read so often, in steps of so many tokens at a rate of `lr`.
+
+    Decoupled decay averages weights over 1 / (lr * decay) steps (Wang and Aitchison, 2024). A text that is repeated
+    wants that average to be over a third of an epoch, whatever its size, the model's and the step's: so the decay
+    grows with the step and falls with the text. With fewer epochs there is less to forget. For a small text that would
+    be a few steps: the smaller it is, the more of the work is left to dropout.
+    """
+    small = math.log(_SMALL_TEXT / max(_TINY_TEXT, min(train_tokens, _SMALL_TEXT)))
+    share = small / math.log(_SMALL_TEXT / _TINY_TEXT)  # 0 to 1
+    seen_often = min(1.0, epochs / _ENOUGH_EPOCHS) ** 2
+    steps_per_epoch = max(1.0, train_tokens / tokens_per_step)
+    of_many = min(DECAY_PER_EPOCH / (lr * steps_per_epoch), _MOST_DECAY)
+    decay = max(of_many * (1.0 - _LEFT_TO_DROPOUT * share) * seen_often, _LEAST_DECAY)
+    return {
+        "model.dropout": round(_MOST_DROPOUT * share * seen_often, 2),
+        "optim.weight_decay": float(f"{decay:.2g}"),
+    }

@@ -95,7 +95,11 @@ def config_for_budget(
     note("\n".join(explain_choice(choice, predictions, left, is_predicted=difficulty is not None)))
     if choice.steps >= most_steps(choice.candidate, len(corpus.train)):
         note("it ends sooner: it would read the text so often that it learned it by heart")
-    chosen = chosen_values(choice, left, len(corpus.train), config.optim.peak_lr, is_default=not has_own)
+    chosen = chosen_values(
+        *(choice, left, len(corpus.train), config.optim.peak_lr),
+        is_default=not has_own,
+        is_text=config.data.format == "text",
+    )
     values = {key: value for key, value in chosen.items() if key not in written}
     return BudgetedRun(with_values(config, values), None if difficulty is None else choice.loss)
 

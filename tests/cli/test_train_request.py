@@ -414,7 +414,7 @@ def test_a_budget_leaves_the_context_to_the_longest_example(gpt_here, monkeypatc
 
     def config_for_budget(config, seconds, corpus, keys, note):
         written.append(keys)
-        return replace_keys(config, {"train.steps": 1})
+        return time_budget.BudgetedRun(replace_keys(config, {"train.steps": 1}))
 
     monkeypatch.setattr(time_budget, "config_for_budget", config_for_budget)
     assert gpt_here("train", "pairs.jsonl", "train.budget=10m").rc == 0
