@@ -10,9 +10,12 @@ DECAY_PER_EPOCH = 2.9
 _ENOUGH_EPOCHS = 6.0  # from which the decay is whole; it grows with the square of the epochs until then
 _LEAST_DECAY, _MOST_DECAY = 0.1, 4.0
 _SMALL_TEXT, _TINY_TEXT = 400_000, 20_000  # tokens of texts without dropout, and with the most
-_MOST_DROPOUT, _FIRST_EPOCHS, _LAST_EPOCHS = 0.2, 1.5, 10.0
+_MOST_DROPOUT = 0.2
 _LEFT_TO_DROPOUT = 0.85  # of the decay of a tiny text
-_EXAMPLES_DECAY, _MOST_EXAMPLES_DECAY = 0.04, 0.6  # per epoch
+_EXAMPLES = ((15.0, 0.2, 0.6), (10.0, 0.2, 0.4), (3.0, 0.0, 0.4), (2.2, 0.0, 0.2), (0.0, 0.0, 0.1))
+"""(epochs at least, dropout, weight decay) of examples, of which fewer sizes were measured."""
+_WITHOUT_DECAY = ((10.0, 0.2), (3.0, 0.1), (0.0, 0.0))
+"""(epochs at least, dropout) where the decay is not ours to choose."""
 
 
 def regularization(
@@ -20,16 +23,14 @@ def regularization(
 ) -> dict[str, Any]:
     """Return `model.dropout` and, with `chooses_decay`, `optim.weight_decay` for training data that is read so often.
 
-    Without `is_text` the data are examples. Where the decay is not ours to choose, dropout alone grows with the epochs.
+    Without `is_text` the data are examples.
     """
-    if chooses_decay and is_text:
+    if not chooses_decay:
+        return {"model.dropout": next(dropout for least, dropout in _WITHOUT_DECAY if epochs >= least)}
+    if is_text:
         return regularize_text(epochs, tokens_per_step, train_tokens, lr)
-    grown = math.log(max(epochs, _FIRST_EPOCHS) / _FIRST_EPOCHS) / math.log(_LAST_EPOCHS / _FIRST_EPOCHS)
-    values = {"model.dropout": round(_MOST_DROPOUT * min(1.0, grown), 2)}
-    if chooses_decay:
-        decay = min(max(_EXAMPLES_DECAY * epochs, _LEAST_DECAY), _MOST_EXAMPLES_DECAY)
-        values["optim.weight_decay"] = float(f"{decay:.2g}")
-    return values
+    dropout, decay = next((dropout, decay) for least, dropout, decay in _EXAMPLES if epochs >= least)
+    return {"model.dropout": dropout, "optim.weight_decay": decay}
 
 
 def regularize_text(epochs: float, tokens_per_step: float, train_tokens: float, lr: float) -> dict[str, Any]:
