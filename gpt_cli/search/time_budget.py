@@ -94,7 +94,7 @@ def config_for_budget(
         raise
     note("\n".join(explain_choice(choice, predictions, left, is_predicted=difficulty is not None)))
     if choice.steps >= most_steps(choice.candidate, len(corpus.train)):
-        note("it ends sooner: it would read the text so often that it learned it by heart")
+        note("stopping early: more passes over this text would overfit")
     chosen = chosen_values(
         *(choice, left, len(corpus.train), config.optim.peak_lr),
         is_default=not has_own,

@@ -197,7 +197,7 @@ def test_a_gpu_has_a_ladder_of_its_own_and_loads_its_libraries_before_anything_i
     assert shapes[0] == shapes[1]
     assert list(dict.fromkeys(shapes)) == list(dict.fromkeys(shape for shape, _, _ in budget_choice.GPU_LADDER))
     assert chosen.train.steps * chosen.train.batch_size * chosen.model.context_length <= 24 * len(corpus.train)
-    assert "learned it by heart" in notes[-1]
+    assert "more passes over this text would overfit" in notes[-1]
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.integers(1, 10**6), st.integers(1, 10**9))
