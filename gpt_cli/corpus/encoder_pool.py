@@ -66,7 +66,7 @@ def process_pool(processes: int, initializer: Callable[..., None], *arguments: A
     Raises UserError, in its context, if one of them dies.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy the threads of NumPy and torch half
-    all_started, others = context.Event(), multiprocessing.active_children()
+    all_started = context.Event()
     pool = ProcessPoolExecutor(processes, context, _begin_worker, (all_started, initializer, arguments))
     try:
         try:
@@ -76,13 +76,10 @@ def process_pool(processes: int, initializer: Callable[..., None], *arguments: A
         finally:
             all_started.set()
         yield pool
-    except BaseException as error:
-        for worker in set(multiprocessing.active_children()).difference(others):
-            worker.kill()  # it holds no state
-        if not isinstance(error, BrokenProcessPool):
-            raise
+    except BrokenProcessPool as error:
         raise UserError("a process that encodes was ended from outside: is there too little memory?") from error
     finally:
+        # Waits for the tasks that workers have: killed while it sends a result, one would have us wait for the rest.
         pool.shutdown(cancel_futures=True)
 
 
