@@ -4,16 +4,20 @@ The law (`budget_law.py`) is that of tiny Shakespeare. Other texts are easier or
 that as well as some seconds of training on them. All losses of the law are multiplied by it.
 """
 
+import numpy as np
+
 from gpt_cli.config import Config
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.prepare import Corpus
+from gpt_cli.corpus.store import MappedTokens, Tokens
 from gpt_cli.model.sizing import hidden_parameters
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.search.auto_config import fitting_context
 from gpt_cli.search.budget_law import BUDGET_LAW
 from gpt_cli.search.timing import time_steps
+from gpt_cli.training.evaluate import EvaluationText
 from gpt_cli.training.evaluate_task import evaluate_task
-from gpt_cli.training.example_batches import open_batches, open_evaluation
+from gpt_cli.training.example_batches import open_batches
 from gpt_cli.training.schedule import lr_multiplier
 from gpt_cli.training.state import TrainingState
 from gpt_cli.training.step import train_step
@@ -32,7 +36,7 @@ _RECIPE = {
     **{"optim.weight_decay": 0.1, "schedule.kind": "wsd", "schedule.warmup_steps": 20, "schedule.decay_fraction": 0.75},
 }
 _CONTEXT_LENGTH = 128
-_VALIDATION_TOKENS = 200_000
+_VALIDATION_TOKENS, _VALIDATION_PARTS = 200_000, 20
 
 
 def measure_difficulty(config: Config, seconds: float, corpus: Corpus, runtime: Runtime) -> float | None:
@@ -55,10 +59,19 @@ def measure_difficulty(config: Config, seconds: float, corpus: Corpus, runtime: 
         return None
     for step in range(steps):
         train_step(state, batches.at(step), probe, step, lr_multiplier(step, steps, probe.schedule), runtime)
-    dataset = open_evaluation(probe, corpus, runtime.device, _ignore, _VALIDATION_TOKENS)
+    dataset = EvaluationText.of(_spread(corpus.val), corpus.tokenizer, runtime.device)
     loss = evaluate_task(state.model, state.engine, dataset, probe.eval.batch_size).loss
     size, tokens = hidden_parameters(probe.model, corpus.tokenizer.vocab_size), steps * batches.tokens_per_step
     return loss / BUDGET_LAW.expected_loss(size, context_length, steps, tokens, len(corpus.train))
+
+
+def _spread(ids: Tokens | MappedTokens) -> Tokens:
+    """Return (N,) `ids` up to _VALIDATION_TOKENS, of more of them parts that are spread evenly: files differ."""
+    if len(ids) <= _VALIDATION_TOKENS:
+        return ids[:]
+    size = _VALIDATION_TOKENS // _VALIDATION_PARTS
+    starts = np.linspace(0, len(ids) - size, _VALIDATION_PARTS, dtype=np.int64)
+    return np.concatenate([ids[start : start + size] for start in starts.tolist()])
 
 
 def _ignore(_: str) -> None:
