@@ -377,6 +377,23 @@ def test_a_text_is_the_more_difficult_the_less_of_it_can_be_predicted(tmp_path, 
     assert found[0] < 0.2 * found[-1]
 
 
+@pytest.mark.system
+def test_the_difficulty_of_a_text_is_measured_on_all_parts_of_a_long_validation_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_difficulty, "FEWEST_STEPS", ((text_difficulty.SMALLEST, 1),))
+    monkeypatch.setattr(text_difficulty, "MOST_STEPS", 40)
+    monkeypatch.setattr(text_difficulty, "_VALIDATION_TOKENS", 500)
+    draw = random.Random(0)
+    easy, hard = "a" * 1_000, "".join(chr(48 + draw.randrange(64)) for _ in range(1_000))
+    found = []
+    for name, parts in (("easy-first", easy + hard), ("hard-first", hard + easy)):
+        (tmp_path / name).write_text((easy + hard) * 9 + parts)
+        config = parse_config("", "t", [f"data.source={tmp_path}/{name}", "runtime.threads=1"])
+        corpus = prepare_corpus(config.data, TokenizerConfig(kind="byte"), cache=False, note=lambda _: None)
+        assert len(corpus.val) == 2_000
+        found.append(text_difficulty.measure_difficulty(config, 60.0, corpus, setup_runtime(config.runtime)))
+    assert found[0] == pytest.approx(found[1], rel=0.1)
+
+
 def test_a_text_whose_difficulty_there_is_no_time_to_measure_is_not_predicted(book, monkeypatch):
     monkeypatch.chdir(book.parent)
     pretend_to_measure(monkeypatch)
