@@ -34,7 +34,7 @@ from gpt_cli.cores import usable_cores
 from gpt_cli.corpus.prepare import Corpus, prepare_corpus
 from gpt_cli.runtime.device import setup_runtime
 from gpt_cli.search.budget_choice import LADDER, SHAPE, chosen_values, predict_choice
-from gpt_cli.search.time_budget import config_for_budget, time_candidate, with_values
+from gpt_cli.search.time_budget import config_for_budget, recurrence_of, time_candidate, with_values
 from gpt_cli.terminal.table import render_table
 
 WITHIN = 0.02  # bits per byte
@@ -92,11 +92,11 @@ def make_plan(config: Config, seconds: float, corpus: Corpus, fixed: frozenset[s
             ours.append(own.seconds_per_step)
             of_variant.append(measured[name].seconds_per_step / own.seconds_per_step)
     plan: dict[str, Values] = {}
-    difficulty = 1.0
+    difficulty, recurrence = 1.0, recurrence_of(config, corpus)
     for name, variant in {CHOSEN: chosen, **variants}.items():
         seconds_per_step = statistics.median(ours) * statistics.median(ratios.get(name, [1.0]))
         candidate = replace(measured[name], seconds_per_step=seconds_per_step)
-        choice = predict_choice(candidate, seconds, len(corpus.train), len(corpus.val))
+        choice = predict_choice(candidate, seconds, len(corpus.train), len(corpus.val), recurrence=recurrence)
         if choice is None:
             continue
         if name == CHOSEN and expected_loss is not None:

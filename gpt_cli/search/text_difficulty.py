@@ -14,6 +14,7 @@ from gpt_cli.model.sizing import hidden_parameters
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.search.auto_config import fitting_context
 from gpt_cli.search.budget_law import BUDGET_LAW
+from gpt_cli.search.recurrence import Recurrence
 from gpt_cli.search.timing import time_steps
 from gpt_cli.training.evaluate import EvaluationText
 from gpt_cli.training.evaluate_task import evaluate_task
@@ -39,7 +40,9 @@ _CONTEXT_LENGTH = 128
 _VALIDATION_TOKENS, _VALIDATION_PARTS = 200_000, 20
 
 
-def measure_difficulty(config: Config, seconds: float, corpus: Corpus, runtime: Runtime) -> float | None:
+def measure_difficulty(
+    config: Config, seconds: float, corpus: Corpus, runtime: Runtime, recurrence: Recurrence
+) -> float | None:
     """Train a probe for so many `seconds`; return its validation loss over the one that the law expects of it.
 
     None if there is not enough time for either.
@@ -62,7 +65,8 @@ def measure_difficulty(config: Config, seconds: float, corpus: Corpus, runtime: 
     dataset = EvaluationText.of(_spread(corpus.val), corpus.tokenizer, runtime.device)
     loss = evaluate_task(state.model, state.engine, dataset, probe.eval.batch_size).loss
     size, tokens = hidden_parameters(probe.model, corpus.tokenizer.vocab_size), steps * batches.tokens_per_step
-    return loss / BUDGET_LAW.expected_loss(size, context_length, steps, tokens, len(corpus.train))
+    recurring = recurrence.within(context_length)
+    return loss / BUDGET_LAW.expected_loss(size, context_length, steps, tokens, len(corpus.train), recurring)
 
 
 def _spread(ids: Tokens | MappedTokens) -> Tokens:

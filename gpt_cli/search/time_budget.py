@@ -39,6 +39,7 @@ from gpt_cli.search.budget_choice import (
     most_steps,
     predict_choice,
 )
+from gpt_cli.search.recurrence import NOTHING_RECURS, Recurrence, measure_recurrence
 from gpt_cli.search.run_budget import LENGTHS, refuse_another_length
 from gpt_cli.search.text_difficulty import PROBE_SHARE, measure_difficulty
 from gpt_cli.search.timing import time_steps
@@ -73,17 +74,19 @@ def config_for_budget(
     note(f"measuring how fast models of several sizes train here, for up to {max(1, round(seconds / 10)):,} s")
     has_own = config.train.init_from is not None or config.recipe is not None or config.optim.name != "muon"
     stops_early = config.train.patience is not None or config.train.until_loss is not None
+    recurrence = recurrence_of(config, corpus)
     predict = partial(
         predict_choice,
         train_tokens=len(corpus.train),
         val_tokens=min(len(corpus.val), config.eval.max_tokens or len(corpus.val)),
         is_evaluated=stops_early,
         eval_every=config.eval.every if "eval.every" in written else None,
+        recurrence=recurrence,
     )
     measured = measure_candidates(config, seconds, corpus, runtime, written, predict, listen)
     difficulty = None
     if not has_own and config.data.format == "text" and corpus.tokenizer.kind not in SUBWORD_KINDS:
-        difficulty = measure_difficulty(config, PROBE_SHARE * seconds, corpus, runtime)
+        difficulty = measure_difficulty(config, PROBE_SHARE * seconds, corpus, runtime, recurrence)
     left = seconds - (time.perf_counter() - started)
     predictions = [(one, predict(one, left, difficulty=difficulty or 1.0)) for one in measured]
     try:
@@ -102,6 +105,13 @@ def config_for_budget(
     )
     values = {key: value for key, value in chosen.items() if key not in written}
     return BudgetedRun(with_values(config, values), None if difficulty is None else choice.loss)
+
+
+def recurrence_of(config: Config, corpus: Corpus) -> Recurrence:
+    """The recurrence in the training split of a text; examples are read one at a time."""
+    if config.data.format != "text":
+        return NOTHING_RECURS
+    return measure_recurrence(corpus.train, is_subword=corpus.tokenizer.kind in SUBWORD_KINDS)
 
 
 def measure_candidates(
