@@ -1,7 +1,7 @@
 """The law by which `train.budget` ranks runs: the loss of a model by its size, text, context and steps.
 
-    loss = 1.05 + 586 / N^0.73 + 26.8 / D^0.31 + 1.04 / sqrt(min(T, 512)) + 0.063 T / steps
-           - 5.9 R / ((1 + 2.1e6 / D) (1 + 5.8e5 / N))
+    loss = 1.06 + 1698 / N^0.83 + 26.4 / D^0.31 + 1.09 / sqrt(min(T, 512)) + 0.068 T / steps
+           - 4.7 R / ((1 + 1.6e6 / D) (1 + 4.2e5 / N))
 
 in nats per character: N parameters without embeddings and head (as Kaplan et al., 2020, count them), D tokens trained
 on, a repeated one counting for less each time (Muennighoff et al., 2023, equation 5), and R the share of the text that
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 class BudgetLaw:
     """The constants of the law."""
 
-    irreducible: float = 1.052
-    size: float = 586.4
-    size_exponent: float = 0.7277
-    tokens: float = 26.82
-    tokens_exponent: float = 0.3125
-    context: float = 1.036
+    irreducible: float = 1.062
+    size: float = 1698.0
+    size_exponent: float = 0.826
+    tokens: float = 26.36
+    tokens_exponent: float = 0.3126
+    context: float = 1.088
     longest_context: int = 512
-    steps: float = 0.0634
-    recurrence: float = 5.924
-    recurrence_tokens: float = 2.138e6
-    recurrence_size: float = 5.83e5
+    steps: float = 0.0679
+    recurrence: float = 4.711
+    recurrence_tokens: float = 1.584e6
+    recurrence_size: float = 4.235e5
     """Tokens and parameters with which half of what recurs is learned."""
-    repeat_decay: float = 1.706
+    repeat_decay: float = 1.895
     """R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)."""
 
     def expected_loss(
