@@ -1,7 +1,7 @@
 """The law by which `train.budget` ranks runs: the loss of a model by its size, text, context and steps.
 
-    loss = 1.06 + 1698 / N^0.83 + 26.4 / D^0.31 + 1.09 / sqrt(min(T, 512)) + 0.068 T / steps
-           - 4.7 R / ((1 + 1.6e6 / D) (1 + 4.2e5 / N))
+    loss = 1.19 + 6376 / N^0.94 + 75.7 / D^0.41 + 9.35 / min(T, 512) + 0.073 T / steps
+           - 4.6 R / ((1 + 1.4e6 / D) (1 + 3.6e5 / N))
 
 in nats per character: N parameters without embeddings and head (as Kaplan et al., 2020, count them), D tokens trained
 on, a repeated one counting for less each time (Muennighoff et al., 2023, equation 5), and R the share of the text that
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 class BudgetLaw:
     """The constants of the law."""
 
-    irreducible: float = 1.062
-    size: float = 1698.0
-    size_exponent: float = 0.826
-    tokens: float = 26.36
-    tokens_exponent: float = 0.3126
-    context: float = 1.088
+    irreducible: float = 1.187
+    size: float = 6376.0
+    size_exponent: float = 0.940
+    tokens: float = 75.7
+    tokens_exponent: float = 0.4145
+    context: float = 9.35
     longest_context: int = 512
-    steps: float = 0.0679
-    recurrence: float = 4.711
-    recurrence_tokens: float = 1.584e6
-    recurrence_size: float = 4.235e5
+    steps: float = 0.0732
+    recurrence: float = 4.609
+    recurrence_tokens: float = 1.44e6
+    recurrence_size: float = 3.64e5
     """Tokens and parameters with which half of what recurs is learned."""
-    repeat_decay: float = 1.895
+    repeat_decay: float = 1.805
     """R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)."""
 
     def expected_loss(
@@ -46,7 +46,7 @@ class BudgetLaw:
         effective_tokens = min(tokens, unique) + from_repeats
         of_size = self.size / math.pow(parameters, self.size_exponent)
         of_tokens = self.tokens / math.pow(effective_tokens, self.tokens_exponent)
-        of_context = self.context / math.sqrt(min(context_length, self.longest_context))
+        of_context = self.context / min(context_length, self.longest_context)
         of_steps = self.steps * context_length / max(1, steps)
         unlearned = (1.0 + self.recurrence_tokens / effective_tokens) * (1.0 + self.recurrence_size / parameters)
         return self.irreducible + of_size + of_tokens + of_context + of_steps - self.recurrence * recurring / unlearned
