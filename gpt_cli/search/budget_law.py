@@ -1,7 +1,7 @@
 """The law by which `train.budget` ranks runs: the loss of a model by its size, text, context and steps.
 
-    loss = 1.19 + 6376 / N^0.94 + 75.7 / D^0.41 + 9.35 / min(T, 512) + 0.073 T / steps
-           - 4.6 R / ((1 + 1.4e6 / D) (1 + 3.6e5 / N))
+    loss = 1.17 + 106 / N^0.57 + 73.3 / D^0.41 + 8.5 / min(T, 512) + 0.073 T / steps
+           - 4.5 R / ((1 + 1.3e6 / D) (1 + 3.2e5 / N))
 
 in nats per character: N parameters without embeddings and head (as Kaplan et al., 2020, count them), D tokens trained
 on, a repeated one counting for less each time (Muennighoff et al., 2023, equation 5), and R the share of the text that
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 class BudgetLaw:
     """The constants of the law."""
 
-    irreducible: float = 1.187
-    size: float = 6376.0
-    size_exponent: float = 0.940
-    tokens: float = 75.7
-    tokens_exponent: float = 0.4145
-    context: float = 9.35
+    irreducible: float = 1.171
+    size: float = 105.7
+    size_exponent: float = 0.570
+    tokens: float = 73.3
+    tokens_exponent: float = 0.4124
+    context: float = 8.53
     longest_context: int = 512
-    steps: float = 0.0732
-    recurrence: float = 4.609
-    recurrence_tokens: float = 1.44e6
-    recurrence_size: float = 3.64e5
+    steps: float = 0.0730
+    recurrence: float = 4.454
+    recurrence_tokens: float = 1.32e6
+    recurrence_size: float = 3.20e5
     """Tokens and parameters with which half of what recurs is learned."""
-    repeat_decay: float = 1.805
+    repeat_decay: float = 1.72
     """R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)."""
 
     def expected_loss(

@@ -75,12 +75,22 @@ def test_the_choice_does_not_depend_on_the_order_of_the_measurements(measured, s
 
 
 @given(st.floats(10, 10_000))
-def test_the_choice_is_the_lowest_expected_loss_and_ends_in_time(seconds):
+def test_the_choice_is_within_0_003_of_the_lowest_expected_loss_and_ends_in_time(seconds):
     choice = pick([SMALL, MIDDLE, LARGE], seconds, TEXT, VAL)
     losses = [w.loss for c in (SMALL, MIDDLE, LARGE) if (w := predict_choice(c, seconds, TEXT, VAL))]
-    assert choice.loss == min(losses)
+    assert choice.loss <= min(losses) + 0.003
     evaluations = choice.evaluations * VAL / choice.candidate.tokens_per_step * choice.candidate.seconds_per_step / 3
     assert choice.steps * choice.candidate.seconds_per_step + evaluations <= seconds
+
+
+@given(st.floats(30, 1_000), st.floats(0.9, 1.1))
+def test_of_two_choices_of_about_the_same_loss_the_smaller_model_is_taken(seconds, slower):
+    larger = replace(
+        MIDDLE, parameters=int(1.02 * MIDDLE.parameters), seconds_per_step=slower * MIDDLE.seconds_per_step
+    )
+    losses = [predict_choice(one, seconds, TEXT, VAL).loss for one in (MIDDLE, larger)]
+    chosen = pick([larger, MIDDLE], seconds, TEXT, VAL).candidate
+    assert chosen == (MIDDLE if losses[0] <= losses[1] + 0.003 else larger)
 
 
 @given(st.floats(10, 10_000), st.integers(1_000, 10_000_000))
@@ -151,7 +161,7 @@ class Recurring(Recurrence):
             ],
         ),
         (
-            *(1.013, 807_423, PYTHON),
+            *(1.014, 807_423, PYTHON),
             [
                 (98_816, 128, 2_048, 400, 1.6818),
                 (790_528, 128, 2_048, 1_040, 1.4632),
