@@ -1,7 +1,7 @@
 """The law by which `train.budget` ranks runs: the loss of a model by its size, text, context and steps.
 
-    loss = 1.17 + 106 / N^0.57 + 73.3 / D^0.41 + 8.5 / min(T, 512) + 0.073 T / steps
-           - 4.5 R / ((1 + 1.3e6 / D) (1 + 3.2e5 / N))
+    loss = (1.196 + 104 / N^0.57 + 95.9 / D^0.44 + 9.5 / min(T, 512) + 0.086 T / steps)
+           * exp(-4.55 R / ((1 + 2.1e6 / D) (1 + 3.4e5 / N)))
 
 in nats per character: N parameters without embeddings and head (as Kaplan et al., 2020, count them), D tokens trained
 on, a repeated one counting for less each time (Muennighoff et al., 2023, equation 5), and R the share of the text that
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 class BudgetLaw:
     """The constants of the law."""
 
-    irreducible: float = 1.171
-    size: float = 105.7
+    irreducible: float = 1.196
+    size: float = 103.5
     size_exponent: float = 0.570
-    tokens: float = 73.3
-    tokens_exponent: float = 0.4124
-    context: float = 8.53
+    tokens: float = 95.9
+    tokens_exponent: float = 0.4419
+    context: float = 9.46
     longest_context: int = 512
-    steps: float = 0.0730
-    recurrence: float = 4.454
-    recurrence_tokens: float = 1.32e6
-    recurrence_size: float = 3.20e5
+    steps: float = 0.0855
+    recurrence: float = 4.55
+    recurrence_tokens: float = 2.12e6
+    recurrence_size: float = 3.36e5
     """Tokens and parameters with which half of what recurs is learned."""
-    repeat_decay: float = 1.72
+    repeat_decay: float = 1.62
     """R*, the decay constant of the worth of repeated tokens (Muennighoff et al., 2023)."""
 
     def expected_loss(
@@ -49,7 +49,8 @@ class BudgetLaw:
         of_context = self.context / min(context_length, self.longest_context)
         of_steps = self.steps * context_length / max(1, steps)
         unlearned = (1.0 + self.recurrence_tokens / effective_tokens) * (1.0 + self.recurrence_size / parameters)
-        return self.irreducible + of_size + of_tokens + of_context + of_steps - self.recurrence * recurring / unlearned
+        of_all = self.irreducible + of_size + of_tokens + of_context + of_steps
+        return of_all * math.exp(-self.recurrence * recurring / unlearned)
 
 
 BUDGET_LAW = BudgetLaw()

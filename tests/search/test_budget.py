@@ -178,10 +178,12 @@ def test_the_law_reproduces_the_runs_it_comes_from(factor, unique, recurring, ru
         assert factor * expected == pytest.approx(loss, abs=0.02)
 
 
-@given(st.integers(10_000, 10**8), st.integers(1, 10**5), st.integers(10**4, 10**9))
-def test_more_steps_are_never_expected_to_be_worse(parameters, steps, unique):
-    losses = [BUDGET_LAW.expected_loss(parameters, 64, n, n * 768, unique, 0.1) for n in (steps, steps + 1, 2 * steps)]
-    assert losses == sorted(losses, reverse=True)
+@given(st.integers(10_000, 10**8), st.integers(1, 10**5), st.integers(10**4, 10**9), st.floats(0, 1))
+def test_more_steps_are_never_expected_to_be_worse_and_no_loss_to_be_negative(parameters, steps, unique, recurring):
+    more = (2 * steps, steps + 1, steps)
+    losses = [BUDGET_LAW.expected_loss(parameters, 64, n, n * 768, unique, recurring) for n in more]
+    assert losses == sorted(losses)
+    assert losses[0] > 0
 
 
 @pytest.mark.parametrize(
