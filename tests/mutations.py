@@ -145,7 +145,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a window ends with the file that it begins in",
-        "corpus/store.py",
+        "corpus/tokens.py",
         (("        while position < stop:\n", "        if position < stop:\n"),),
         "corpus/test_mapped_tokens.py::test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files",
     ),

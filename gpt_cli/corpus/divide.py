@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from gpt_cli.config.schema import DataConfig, TokenizerConfig
 from gpt_cli.corpus.blocks import SPLITS, Split, count_characters
-from gpt_cli.corpus.store import SplitStats, Tokens, to_token_dtype
+from gpt_cli.corpus.store import SplitStats
+from gpt_cli.corpus.tokens import Tokens, to_token_dtype
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.tokenizer import Ids, Tokenizer, UnknownCharacters, train_tokenizer

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gpt_cli.corpus.blocks import BLOCK, Split, SplitBlock
 from gpt_cli.corpus.encoder_pool import ordered_map, process_pool, thread_pool
-from gpt_cli.corpus.store import Tokens, to_token_dtype
+from gpt_cli.corpus.tokens import Tokens, to_token_dtype
 from gpt_cli.errors import UserError
 from gpt_cli.literals import Pattern
 from gpt_cli.tokenizer import BPETokenizer, ForeignTokenizer, Tokenizer

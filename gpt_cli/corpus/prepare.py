@@ -21,18 +21,9 @@ from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.scan import StageProgress
 from gpt_cli.corpus.sources import find_files
 from gpt_cli.corpus.stamps import Stamps
-from gpt_cli.corpus.store import (
-    FORMAT,
-    MappedTokens,
-    SplitSpec,
-    SplitStats,
-    Tokens,
-    TokenStore,
-    find_store,
-    is_store,
-    new_store,
-)
+from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, TokenStore, find_store, is_store, new_store
 from gpt_cli.corpus.tokenize_pipeline import Tokenized, TokenizePipeline
+from gpt_cli.corpus.tokens import MappedTokens, Tokens
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.files import DamagedError, ExistsError, cache_dir
 from gpt_cli.tokenizer import Tokenizer

@@ -10,11 +10,9 @@ import hashlib
 import io
 import json
 import os
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal
 
@@ -25,14 +23,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from gpt_cli.config.schema import DataConfig
 from gpt_cli.corpus.blocks import SPLITS, Split
 from gpt_cli.corpus.sources import find_path
+from gpt_cli.corpus.tokens import MappedTokens, Tokens, to_token_dtype, token_dtype
 from gpt_cli.errors import RequestError
 from gpt_cli.files import DamagedError, atomic_directory, read_directory, read_sums, write_file
 from gpt_cli.files.os_errors import translate_os_errors
 from gpt_cli.literals import SplitBy
 from gpt_cli.tokenizer import Tokenizer
 from gpt_cli.tokenizer.loader import parse_tokenizer
-
-Tokens = npt.NDArray[np.uint16 | np.uint32]
 
 FORMAT: Final = "gpt-tokens-2"
 SHARD_TOKENS = 100_000_000
@@ -99,54 +96,6 @@ class _Manifest:
 
     def part(self, split: Split) -> _Part | None:
         return {"train": self.train, "val": self.val, "test": self.test}[split]
-
-
-class MappedTokens:
-    """(n,) ids of one or several files, end to end, of which only the pages that were read lately are in memory.
-
-    Reads return copies.
-    """
-
-    def __init__(self, pieces: Sequence[Tokens], vocab_size: int | None = None) -> None:
-        """`pieces` are the ids of the files, mapped; there is at least one.
-
-        `vocab_size`: that of ids which were not verified; a read raises DamagedError for one outside of it.
-        """
-        self._vocab_size = vocab_size
-        self._pieces = list(pieces)
-        self._starts = [0, *accumulate(len(piece) for piece in pieces)]
-        self.dtype: np.dtype[Any] = pieces[0].dtype
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all ids."""
-        return len(self) * self.dtype.itemsize
-
-    def __getitem__(self, key: slice) -> Tokens:
-        """The ids of a slice. Raises ValueError for a step other than 1."""
-        start, stop, step = key.indices(len(self))
-        if step != 1:
-            raise ValueError("a slice of mapped ids has no step")
-        return self._read(start, max(start, stop))
-
-    def windows(self, starts: Sequence[int], length: int) -> Tokens:
-        """(W, length): the ids from each of the W `starts` on."""
-        return np.stack([self._read(start, start + length) for start in starts])
-
-    def _read(self, start: int, stop: int) -> Tokens:
-        parts: list[Tokens] = []
-        position = start
-        while position < stop:
-            i = bisect_right(self._starts, position) - 1
-            parts.append(self._pieces[i][position - self._starts[i] : stop - self._starts[i]])
-            position += len(parts[-1])
-        ids = np.concatenate(parts) if parts else np.empty(0, dtype=self.dtype)
-        if self._vocab_size is not None and (largest := int(ids.max(initial=0))) >= self._vocab_size:
-            raise DamagedError(f"the stored tokens are damaged: {largest:,} is none of {self._vocab_size:,} ids")
-        return ids
 
 
 @dataclass(frozen=True)
@@ -326,18 +275,6 @@ def new_store(path: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Ite
             yield writer
         finally:
             writer.abort()
-
-
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the type of the ids of a vocabulary: uint16 as long as the largest id fits, else uint32."""
-    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
-
-
-def to_token_dtype(ids: npt.NDArray[Any], vocab_size: int) -> Tokens:
-    """Return `ids` in the type of a store. Raises ValueError for an id outside the vocabulary."""
-    if ids.size and (largest := int(ids.max())) >= vocab_size:
-        raise ValueError(f"id {largest} is outside the vocabulary of {vocab_size}")
-    return ids.astype(token_dtype(vocab_size), copy=False)
 
 
 def to_little_endian(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

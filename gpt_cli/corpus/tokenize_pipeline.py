@@ -20,7 +20,8 @@ from gpt_cli.corpus.encode import CutRule, batches, encode_batches
 from gpt_cli.corpus.encoder_pool import SerialExecutor
 from gpt_cli.corpus.scan import CorpusStats, Stage, StageProgress, scan
 from gpt_cli.corpus.split import SplitPlan, split_blocks
-from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter, Tokens
+from gpt_cli.corpus.store import FORMAT, SplitSpec, SplitStats, StoreWriter
+from gpt_cli.corpus.tokens import Tokens
 from gpt_cli.corpus.vocab_size import COUNTED, choose_vocab_size
 from gpt_cli.errors import Notify, RequestError, UserError
 from gpt_cli.terminal.words import format_size

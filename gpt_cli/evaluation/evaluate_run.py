@@ -12,7 +12,7 @@ from gpt_cli.corpus.examples import Examples
 from gpt_cli.corpus.prepare import Corpus
 from gpt_cli.corpus.readers import ReaderOptions
 from gpt_cli.corpus.sources import find_files
-from gpt_cli.corpus.store import MappedTokens, Tokens, to_token_dtype
+from gpt_cli.corpus.tokens import MappedTokens, Tokens, to_token_dtype
 from gpt_cli.errors import Notify
 from gpt_cli.evaluation.given_examples import UnknownDropper
 from gpt_cli.literals import Device

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.store import MappedTokens, Tokens
+from gpt_cli.corpus.tokens import MappedTokens, Tokens
 from gpt_cli.errors import Notify, RequestError
 from gpt_cli.run.checkpoint import Checkpoint
 from gpt_cli.run.run_corpus import load_run_corpus

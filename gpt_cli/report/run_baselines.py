@@ -5,10 +5,9 @@ import json
 from dataclasses import asdict
 
 import numpy as np
-import numpy.typing as npt
 
 from gpt_cli.analysis.baselines import Baseline, measure_baselines
-from gpt_cli.corpus.store import MappedTokens, Tokens
+from gpt_cli.corpus.tokens import MappedTokens, Tokens, sample_evenly
 from gpt_cli.errors import Notify, UserError
 from gpt_cli.files import cache_dir, make_directory, read_file, replace_file
 from gpt_cli.report.run_record import RunRecord
@@ -74,12 +73,7 @@ def _key(record: RunRecord) -> str:
 
 def _sample_text(tokens: Tokens | MappedTokens, tokenizer: Tokenizer, limit: int) -> str:
     """Decode (n,) `tokens` without ends of text; of a long text evenly spread parts of about `limit` bytes in all."""
-    if len(tokens) <= limit:
-        ids: npt.NDArray[np.uint16 | np.uint32] = tokens[:]
-    else:
-        size = limit // _PARTS
-        starts = np.linspace(0, len(tokens) - size, _PARTS).astype(np.int64)
-        ids = np.concatenate([tokens[start : start + size] for start in starts])
+    ids = sample_evenly(tokens, limit, _PARTS)
     if tokenizer.eot_id is not None:
         ids = ids[ids != tokenizer.eot_id]
     return tokenizer.decode(ids)

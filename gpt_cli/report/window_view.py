@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpt_cli.corpus.store import MappedTokens, Tokens
+from gpt_cli.corpus.tokens import MappedTokens, Tokens
 from gpt_cli.errors import RequestError
 from gpt_cli.shuffle import training_offset
 from gpt_cli.terminal.table import render_pairs

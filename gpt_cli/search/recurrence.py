@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gpt_cli.corpus.store import MappedTokens, Tokens
+from gpt_cli.corpus.tokens import MappedTokens, Tokens, sample_evenly
 
 MATCHED_CHARACTERS, MATCHED_SUBWORDS = 20, 6
 """Tokens in a row that prose hardly ever repeats: characters or bytes, or tokens of a BPE, of three or four of them."""
 _FARTHEST = 4096
-_PARTS, _PART = 4, 1 << 18  # tokens of a long text that are looked at, spread evenly over it
+_SAMPLED, _PARTS = 1 << 20, 4  # tokens of a long text that are looked at, in so many parts
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio (Knuth, 1998, section 6.4)
 
 
@@ -35,13 +35,10 @@ NOTHING_RECURS = Recurrence()
 def measure_recurrence(ids: Tokens | MappedTokens, *, is_subword: bool = False) -> Recurrence:
     """Measure (N,) `ids`, each of a BPE if `is_subword`, else a character or byte. A long text is judged by parts."""
     matched = MATCHED_SUBWORDS if is_subword else MATCHED_CHARACTERS
-    size = _PART if len(ids) > _PARTS * _PART else len(ids)
-    starts = np.linspace(0, len(ids) - size, _PARTS if size < len(ids) else 1, dtype=np.int64).tolist()
-    counts = np.zeros(_FARTHEST + 1, dtype=np.int64)
-    for start in starts:
-        distances = _distances(ids[start : start + size], matched)
-        counts += np.bincount(distances[distances <= _FARTHEST], minlength=_FARTHEST + 1)
-    return Recurrence(np.cumsum(counts) / max(1, len(starts) * size))
+    sample = sample_evenly(ids, _SAMPLED, _PARTS)
+    distances = _distances(sample, matched)
+    counts = np.bincount(distances[distances <= _FARTHEST], minlength=_FARTHEST + 1)
+    return Recurrence(np.cumsum(counts) / max(1, len(sample)))
 
 
 def _distances(ids: Tokens, matched: int) -> npt.NDArray[np.int64]:

@@ -4,12 +4,10 @@ The law (`budget_law.py`) is that of tiny Shakespeare. Other texts are easier or
 that as well as some seconds of training on them. All losses of the law are multiplied by it.
 """
 
-import numpy as np
-
 from gpt_cli.config import Config
 from gpt_cli.config.keys import replace_keys
 from gpt_cli.corpus.prepare import Corpus
-from gpt_cli.corpus.store import MappedTokens, Tokens
+from gpt_cli.corpus.tokens import sample_evenly
 from gpt_cli.model.sizing import hidden_parameters
 from gpt_cli.runtime.device import Runtime
 from gpt_cli.search.auto_config import fitting_context
@@ -62,20 +60,12 @@ def measure_difficulty(
         return None
     for step in range(steps):
         train_step(state, batches.at(step), probe, step, lr_multiplier(step, steps, probe.schedule), runtime)
-    dataset = EvaluationText.of(_spread(corpus.val), corpus.tokenizer, runtime.device)
+    validation = sample_evenly(corpus.val, _VALIDATION_TOKENS, _VALIDATION_PARTS)
+    dataset = EvaluationText.of(validation, corpus.tokenizer, runtime.device)
     loss = evaluate_task(state.model, state.engine, dataset, probe.eval.batch_size).loss
     size, tokens = hidden_parameters(probe.model, corpus.tokenizer.vocab_size), steps * batches.tokens_per_step
     recurring = recurrence.within(context_length)
     return loss / BUDGET_LAW.expected_loss(size, context_length, steps, tokens, len(corpus.train), recurring)
-
-
-def _spread(ids: Tokens | MappedTokens) -> Tokens:
-    """Return (N,) `ids` up to _VALIDATION_TOKENS, of more of them parts that are spread evenly: files differ."""
-    if len(ids) <= _VALIDATION_TOKENS:
-        return ids[:]
-    size = _VALIDATION_TOKENS // _VALIDATION_PARTS
-    starts = np.linspace(0, len(ids) - size, _VALIDATION_PARTS, dtype=np.int64)
-    return np.concatenate([ids[start : start + size] for start in starts.tolist()])
 
 
 def _ignore(_: str) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpt_cli.corpus.store import MappedTokens
+from gpt_cli.corpus.tokens import MappedTokens
 from gpt_cli.runtime.async_copy import to_device_async
 from gpt_cli.runtime.device import device_memory
 

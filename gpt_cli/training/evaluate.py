@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gpt_cli.config import ModelConfig
-from gpt_cli.corpus.store import MappedTokens
+from gpt_cli.corpus.tokens import MappedTokens
 from gpt_cli.cpu.train.native_engine import NativeEngine
 from gpt_cli.distributed.world import ALONE, World
 from gpt_cli.errors import UserError

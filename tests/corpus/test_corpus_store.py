@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt_cli.corpus import store as store_module
-from gpt_cli.corpus.store import SplitStats, TokenStore, to_token_dtype, token_dtype
+from gpt_cli.corpus.store import SplitStats, TokenStore
+from gpt_cli.corpus.tokens import to_token_dtype, token_dtype
 from gpt_cli.errors import RequestError, UserError
 from gpt_cli.files import DamagedError, DiskError, ExistsError
 from gpt_cli.tokenizer import CharTokenizer

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gpt_cli.config import dump_config
 from gpt_cli.corpus import prepare
 from gpt_cli.corpus import store as store_module
-from gpt_cli.corpus.store import MappedTokens, SplitStats, new_store
+from gpt_cli.corpus.store import SplitStats, new_store
+from gpt_cli.corpus.tokens import MappedTokens, sample_evenly
 from gpt_cli.files import DamagedError, read_sums
 from gpt_cli.run.checkpoint import list_checkpoints
 from gpt_cli.training.device_tokens import DeviceTokens
@@ -46,6 +47,18 @@ def test_mapped_ids_are_those_in_memory_however_they_are_cut_into_files(
     assert on_disk.windows(starts, length).equal(in_memory.windows(starts, length))
     assert on_disk.span(starts[0], starts[0] + length).equal(in_memory.span(starts[0], starts[0] + length))
     assert DeviceTokens(mapped, CPU, resident=True).ids.equal(in_memory.ids)
+
+
+@given(n=st.integers(0, 99), limit=st.integers(2, 99), parts=st.integers(2, 9))
+def test_a_sample_is_in_order_from_the_first_id_to_the_last_and_without_repeats(n: int, limit: int, parts: int) -> None:
+    ids = np.arange(n, dtype=np.uint16)
+    parts = min(parts, limit)
+    sample = sample_evenly(ids, limit, parts)
+    assert len(sample) == (n if n <= limit else limit // parts * parts)
+    assert (np.diff(sample.astype(int)) > 0).all()
+    assert sample[:1].tolist() == ids[:1].tolist()
+    assert sample[-1:].tolist() == ids[-1:].tolist()
+    assert sample_evenly(MappedTokens([ids]), limit, parts).tolist() == sample.tolist()
 
 
 @pytest.mark.parametrize(

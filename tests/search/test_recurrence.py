@@ -35,7 +35,7 @@ def test_of_a_text_that_comes_twice_half_recurs_from_its_length_on(length, seed)
 
 
 def test_a_long_text_is_judged_by_parts_that_are_spread_over_it(monkeypatch):
-    monkeypatch.setattr(recurrence, "_PART", 10_000)
+    monkeypatch.setattr(recurrence, "_SAMPLED", 40_000)
     draw = np.random.default_rng(0)
     fresh = draw.integers(0, 50_000, 50_000).astype(np.uint16)
     repeated = np.tile(draw.integers(0, 50_000, 100).astype(np.uint16), 500)

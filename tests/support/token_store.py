@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from gpt_cli.corpus.store import SplitSpec, SplitStats, TokenStore, new_store, to_token_dtype
+from gpt_cli.corpus.store import SplitSpec, SplitStats, TokenStore, new_store
+from gpt_cli.corpus.tokens import to_token_dtype
 from gpt_cli.tokenizer import CharTokenizer
 
 TOKENIZER = CharTokenizer("abcdefgh")

@@ -14,7 +14,8 @@ from gpt_cli.cli.output import JsonOption, note, print_json
 from gpt_cli.config import Config, DataConfig, TokenizerConfig
 from gpt_cli.corpus.detect import propose_lines
 from gpt_cli.corpus.prepare import prepare_corpus
-from gpt_cli.corpus.store import MappedTokens, Tokens, TokenStore, find_store
+from gpt_cli.corpus.store import TokenStore, find_store
+from gpt_cli.corpus.tokens import MappedTokens, Tokens
 from gpt_cli.errors import UsageError
 from gpt_cli.report.text_report_view import render_inspection
 from gpt_cli.report.window_view import CONTEXT_LENGTH, cut_window, render_window, window_json
